@@ -1,0 +1,27 @@
+# Every target works in a fresh clone with Go alone; see CONTRIBUTING.md for what each is for.
+SHELL := bash
+.DEFAULT_GOAL := test
+.PHONY: test lint verify fuzz-short integration
+
+# Everything that has to pass: format, tidy, vet, lint, unit tests under the race detector with the import arrows, the
+# examples, the suites on the embedded broker and on a real Kafka. TROUPE_REQUIRE_KAFKA=1 makes a missing Kafka a failure.
+test:
+	@tools/ci/test.sh
+
+# gofmt, go mod tidy, go vet; changes nothing.
+verify:
+	@tools/ci/verify.sh
+
+# The linter pinned in tools/go.mod, built once per version.
+lint:
+	@linter=$$(tools/ci/golangci.sh) && "$$linter" run ./...
+
+# Each native fuzz target for FUZZTIME.
+FUZZTIME ?= 15s
+fuzz-short:
+	@FUZZTIME=$(FUZZTIME) tools/ci/fuzz.sh
+
+# The suites that need a broker, alone and in full words. KAFKA picks the version, e.g. make integration KAFKA=3.7.2
+KAFKA ?=
+integration:
+	TROUPE_KAFKA_VERSION=$(KAFKA) go test -race -count=1 -timeout 10m -v ./integration/...

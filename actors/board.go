@@ -1,0 +1,256 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
+)
+
+// board is where the actors publish what Stats, Healthy and WaitJoined read. Readers never wait for an actor.
+type board struct {
+	stale         atomic.Uint64
+	staleMessages atomic.Uint64
+
+	mu            sync.Mutex
+	groupID       string
+	memberID      string
+	generation    kafka.Generation
+	state         rebalance.State
+	link          rebalance.LinkState
+	leader        bool
+	lastHeartbeat time.Time
+	rebalances    uint64
+	cells         map[kafka.TopicPartition]*cell
+	joined        bool
+	trouble       error
+	changed       chan struct{}
+}
+
+func newBoard(groupID string) *board {
+	return &board{groupID: groupID, generation: kafka.NoGeneration, cells: make(map[kafka.TopicPartition]*cell), changed: make(chan struct{})}
+}
+
+// condition is why a partition's records flow or do not.
+type condition int32
+
+const (
+	conditionWaiting condition = iota
+	conditionFlowing
+	conditionWindowFull
+	conditionBackingOff
+	conditionPaused
+	conditionFailed
+)
+
+// String returns the word that PartitionStats documents.
+func (c condition) String() string {
+	return [...]string{"waiting", "flowing", "window_full", "backing_off", "paused", "failed"}[c]
+}
+
+// cell is one partition's place on the board; its partition actor and the committer write it.
+type cell struct {
+	tp    kafka.TopicPartition
+	epoch kafka.AssignmentEpoch
+
+	state       atomic.Int32
+	condition   atomic.Int32
+	position    atomic.Int64
+	finished    atomic.Int64
+	committed   atomic.Int64
+	end         atomic.Int64
+	inTransit   atomic.Int64
+	delivered   atomic.Uint64
+	acked       atomic.Uint64
+	redelivered atomic.Uint64
+	restarts    atomic.Uint64
+	delivery    atomic.Pointer[Delivery]
+}
+
+func newCell(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) *cell {
+	c := &cell{tp: tp, epoch: epoch}
+	for _, offset := range []*atomic.Int64{&c.position, &c.finished, &c.committed, &c.end} {
+		offset.Store(kafka.NoOffset)
+	}
+	return c
+}
+
+func (c *cell) stats() PartitionStats {
+	s := PartitionStats{
+		TopicPartition: c.tp, Epoch: c.epoch,
+		State:     rebalance.PartitionState(c.state.Load()).String(),
+		Condition: condition(c.condition.Load()).String(),
+		Position:  c.position.Load(), Committed: c.committed.Load(), InTransit: int(c.inTransit.Load()),
+		Delivered: c.delivered.Load(), Acked: c.acked.Load(), Redelivered: c.redelivered.Load(),
+		Restarts: c.restarts.Load(), HandlerOffset: kafka.NoOffset,
+	}
+	if end := c.end.Load(); end >= 0 && s.Position >= 0 {
+		s.Lag, s.LagKnown = max(end-s.Position, 0), true
+	}
+	if d := c.delivery.Load(); d != nil {
+		s.HandlerSince, s.HandlerOffset = d.started, d.currentOffset()
+	}
+	return s
+}
+
+// change runs an update and wakes whoever waits for one.
+func (b *board) change(update func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	update()
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+func (b *board) moved(to rebalance.State, generation kafka.Generation, memberID string) {
+	b.change(func() {
+		b.state, b.generation, b.memberID = to, generation, memberID
+		if to == rebalance.StateAssigned {
+			b.joined, b.trouble = true, nil
+		}
+	})
+}
+
+func (b *board) linked(state rebalance.LinkState) {
+	b.change(func() {
+		b.link = state
+		if state == rebalance.LinkStable {
+			b.trouble = nil
+		}
+	})
+}
+
+func (b *board) entered(leader bool) {
+	b.change(func() {
+		b.leader = leader
+		b.rebalances++
+	})
+}
+
+// troubled keeps the latest reason why the member cannot join; WaitJoined returns it.
+func (b *board) troubled(err error) {
+	b.change(func() { b.trouble = err })
+}
+
+// beat notes the last answered heartbeat by the time it was sent.
+func (b *board) beat(sent time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lastHeartbeat = sent
+}
+
+func (b *board) add(c *cell) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cells[c.tp] = c
+}
+
+func (b *board) remove(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c := b.cells[tp]; c != nil && c.epoch == epoch {
+		delete(b.cells, tp)
+	}
+}
+
+func (b *board) sortedCells() []*cell {
+	out := make([]*cell, 0, len(b.cells))
+	for _, c := range b.cells {
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(x, y *cell) int { return x.tp.Compare(y.tp) })
+	return out
+}
+
+// stats takes the snapshot, without what other registers know.
+func (b *board) stats() Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := Stats{
+		GroupID: b.groupID, MemberID: b.memberID, Generation: b.generation, State: b.state.String(), Coordinator: b.link.String(),
+		Leader: b.leader, LastHeartbeat: b.lastHeartbeat, Rebalances: b.rebalances,
+		StaleAcks: b.stale.Load(), StaleMessages: b.staleMessages.Load(),
+	}
+	for _, c := range b.sortedCells() {
+		s.Partitions = append(s.Partitions, c.stats())
+	}
+	return s
+}
+
+// uncommitted lists the partitions with finished work that was not confirmed.
+func (b *board) uncommitted() []UncommittedPartition {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []UncommittedPartition
+	for _, c := range b.sortedCells() {
+		if finished, committed := c.finished.Load(), c.committed.Load(); finished > committed {
+			out = append(out, UncommittedPartition{TopicPartition: c.tp, Committed: committed, Pending: finished})
+		}
+	}
+	return out
+}
+
+// ErrNotHealthy is wrapped by every error of Healthy.
+var ErrNotHealthy = errors.New("troupe: consumer is not healthy")
+
+// healthy says what is wrong, nil for nothing.
+func (b *board) healthy(now time.Time, session time.Duration) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch b.state {
+	case rebalance.StateAssigned, rebalance.StateAssigning, rebalance.StateRevoking:
+	default:
+		if b.trouble != nil {
+			return fmt.Errorf("%w: member is %v: %w", ErrNotHealthy, b.state, b.trouble)
+		}
+		return fmt.Errorf("%w: member is %v", ErrNotHealthy, b.state)
+	}
+	if !b.lastHeartbeat.IsZero() && now.Sub(b.lastHeartbeat) > session {
+		return fmt.Errorf("%w: no heartbeat was answered for %v", ErrNotHealthy, now.Sub(b.lastHeartbeat).Round(time.Millisecond))
+	}
+	for _, c := range b.sortedCells() {
+		if how := condition(c.condition.Load()); how == conditionPaused || how == conditionFailed {
+			return fmt.Errorf("%w: %s is %v at offset %d", ErrNotHealthy, c.tp, how, c.finished.Load())
+		}
+	}
+	return nil
+}
+
+// waitJoined waits for the first ASSIGNED. It returns the reason when joining is not possible for now.
+func (b *board) waitJoined(ctx context.Context, done <-chan struct{}, ended func() error) error {
+	for {
+		b.mu.Lock()
+		joined, trouble, changed := b.joined, b.trouble, b.changed
+		b.mu.Unlock()
+		switch {
+		case joined:
+			return nil
+		case trouble != nil:
+			return trouble
+		}
+		select {
+		case <-changed:
+		case <-done:
+			if err := ended(); err != nil {
+				return err
+			}
+			return ErrClosing
+		case <-ctx.Done():
+			return fmt.Errorf("troupe: waiting to join: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// ownNothing empties the board after the group actor died with everything it owned.
+func (b *board) ownNothing() {
+	b.change(func() {
+		b.generation, b.state, b.leader = kafka.NoGeneration, rebalance.StateUnjoined, false
+		b.cells = make(map[kafka.TopicPartition]*cell)
+	})
+}

@@ -1,0 +1,261 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
+
+	"github.com/troupego/troupe/commit"
+	"github.com/troupego/troupe/internal/capability"
+	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// committer sends commit rounds, one at a time, and reads committed offsets. It holds the consumer's key as a standing
+// loan: a round can only be built with it.
+type committer struct {
+	shared *shared
+	self   *actor.PID
+	group  *actor.PID
+
+	rounds      *commit.Rounds
+	alarm       alarm
+	client      OffsetsClient
+	work        *worker
+	coordinator kafka.Broker
+	stable      bool
+	memberID    string
+	generation  kafka.Generation
+
+	key *capability.Key
+	// unsent is the round that waits for the key or the coordinator; answer the outcome that waits for the key.
+	unsent *commit.Round
+	answer *commit.Answered
+
+	cells   map[kafka.TopicPartition]*cell
+	flushes map[uint64]flushOwner
+	nextID  uint64
+	lookup  offsetLookups
+}
+
+// flushOwner is who asked for a flush, and under which id of its own.
+type flushOwner struct {
+	pid *actor.PID
+	id  uint64
+}
+
+// commitDone: the committer's worker -> committer.
+type commitDone struct {
+	silent
+	answered    commit.Answered
+	coordinator kafka.Broker
+}
+
+func newCommitter(s *shared) *committer {
+	return &committer{
+		shared: s, generation: kafka.NoGeneration,
+		cells: make(map[kafka.TopicPartition]*cell), flushes: make(map[uint64]flushOwner),
+		rounds: commit.NewRounds(commit.RoundsConfig{
+			GroupID: s.settings.GroupID, GroupInstanceID: s.settings.GroupInstanceID, Spacing: commitSpacing,
+			BackoffInitial: s.settings.Backoff.Initial, BackoffMax: s.settings.Backoff.Max, Seed: s.settings.Seed,
+		}),
+	}
+}
+
+// commitSpacing is the least time between two rounds that nothing urgent asked for.
+const commitSpacing = 200 * time.Millisecond
+
+// Receive implements actor.Actor.
+func (c *committer) Receive(ctx actor.Context) { c.receive(ctx, ctx.Message()) }
+
+func (c *committer) receive(ctx actor.Context, message any) {
+	switch m := message.(type) {
+	case *actor.Started:
+		c.self, c.group = ctx.Self(), ctx.Parent()
+		c.client = c.shared.network.Offsets()
+		c.work = newWorker(c.shared.sys, c.self, &c.shared.workers)
+	case *actor.Stopping:
+		c.alarm.stop()
+		c.lookup.alarm.stop()
+		c.work.stop()
+		c.client.Close()
+	case *workDone:
+		c.receive(ctx, m.worker.finished(m))
+	case *alarmRang:
+		switch {
+		case c.alarm.rang(m):
+			c.feed(ctx, commit.Tick{})
+		case c.lookup.alarm.rang(m):
+			c.lookupNext()
+		}
+	case *coordinatorKnown:
+		c.coordinator, c.stable = m.broker, m.stable
+		c.sendUnsent(ctx)
+		c.lookupNext()
+	case *commitDone:
+		c.answered(ctx, m)
+	case *keyLent:
+		c.key = m.key
+		c.sendUnsent(ctx)
+		c.applyAnswer(ctx)
+	case *keyRecalled:
+		c.giveBack(ctx)
+	case *offsetsWanted:
+		c.lookup.begin(m)
+		c.lookupNext()
+	case *offsetsRead:
+		c.offsetsRead(ctx, m)
+	default:
+		c.receiveProgress(ctx, message)
+	}
+}
+
+// receiveProgress is what partitions and the group tell of offsets and ownership.
+func (c *committer) receiveProgress(ctx actor.Context, message any) {
+	switch m := message.(type) {
+	case *offsetOffered:
+		c.feed(ctx, commit.Offered{Offset: m.offset})
+	case *flushWanted:
+		c.nextID++
+		c.flushes[c.nextID] = flushOwner{pid: m.from, id: m.id}
+		c.feed(ctx, commit.Flush{ID: c.nextID, TopicPartition: m.tp, Epoch: m.epoch, Deadline: m.deadline})
+	case *partitionOpened:
+		c.cells[m.tp] = m.cell
+		c.feed(ctx, commit.Assigned{TopicPartition: m.tp, Epoch: m.epoch, Committed: m.committed})
+	case *partitionFenced:
+		if cell := c.cells[m.tp]; cell != nil && cell.epoch == m.epoch {
+			delete(c.cells, m.tp)
+		}
+		c.feed(ctx, commit.Fenced{TopicPartition: m.tp, Epoch: m.epoch})
+		c.sendUnsent(ctx)
+	case *commitsHeld:
+		c.feed(ctx, commit.Held{})
+	case *generationEntered:
+		c.memberID, c.generation = m.memberID, m.generation
+		c.dropUnsent(ctx, commit.ErrDeparted)
+		c.feed(ctx, commit.Entered{Generation: m.generation, MemberID: m.memberID})
+	case *generationLeft:
+		c.generation = kafka.NoGeneration
+		c.feed(ctx, commit.Departed{Cause: m.cause})
+		c.dropUnsent(ctx, commit.ErrDeparted)
+	}
+}
+
+func (c *committer) feed(ctx actor.Context, in commit.Input) {
+	effects, err := c.rounds.Step(time.Now(), in)
+	if err != nil {
+		c.shared.observe(event.Refused{Member: c.shared.member(), Err: err})
+		c.shared.logger.Warn("commit input refused", zap.Error(err))
+	}
+	for _, effect := range effects {
+		c.run(ctx, effect)
+	}
+	at, ok := c.rounds.Deadline()
+	c.alarm.setAt(c.shared.sys, c.self, at, ok)
+}
+
+func (c *committer) run(ctx actor.Context, effect commit.Effect) {
+	switch e := effect.(type) {
+	case commit.SendRound:
+		c.unsent = &e.Round
+		c.sendUnsent(ctx)
+	case commit.Committed:
+		if cell := c.cells[e.Offset.TopicPartition]; cell != nil && cell.epoch == e.Offset.Epoch {
+			cell.committed.Store(e.Offset.Offset)
+		}
+	case commit.Flushed:
+		owner := c.flushes[e.ID]
+		delete(c.flushes, e.ID)
+		e.ID = owner.id
+		ctx.Send(owner.pid, &flushed{result: e})
+	case commit.RoundFailed:
+		c.roundFailed(e)
+	case commit.MembershipDoubted:
+		ctx.Send(c.group, &membershipDoubted{generation: e.Generation, err: e.Err})
+	case commit.CoordinatorDoubted:
+		ctx.Send(c.group, &coordinatorDoubted{broker: c.coordinator, err: e.Err})
+	}
+}
+
+func (c *committer) roundFailed(e commit.RoundFailed) {
+	partitions := slices.SortedFunc(maps.Keys(e.Partitions), kafka.TopicPartition.Compare)
+	err := e.Err
+	for _, tp := range partitions {
+		if err != nil {
+			break
+		}
+		err = e.Partitions[tp]
+	}
+	c.shared.observe(event.CommitFailed{
+		Member: c.shared.member(), Partitions: partitions, Err: err, Attempt: e.Attempt, RetryIn: time.Until(e.RetryAt),
+	})
+	c.shared.logger.Warn("commit not confirmed", zap.Int("partitions", len(partitions)), zap.Int("attempt", e.Attempt), zap.Error(err))
+}
+
+// sendUnsent sends the round that waits, as soon as key and coordinator allow it. With a key that does not cover it,
+// ownership has changed and the round fails at once, to be built anew.
+func (c *committer) sendUnsent(ctx actor.Context) {
+	if c.unsent == nil || c.key == nil || !c.stable {
+		return
+	}
+	round := *c.unsent
+	c.unsent = nil
+	authorized, err := newCommitRound(c.key, round)
+	if err != nil {
+		c.feed(ctx, notSent(round, err))
+		return
+	}
+	coordinator := c.coordinator
+	c.work.do(func(call context.Context) any {
+		results, err := c.client.Commit(call, coordinator, authorized)
+		return &commitDone{answered: commit.Answered{ID: round.ID, Results: results, Err: err}, coordinator: coordinator}
+	})
+}
+
+// notSent answers a round that never went out: its offsets go into the next one.
+func notSent(round commit.Round, why error) commit.Answered {
+	return commit.Answered{ID: round.ID, Err: fmt.Errorf("%w: not sent: %w", commit.ErrUnanswered, why)}
+}
+
+// dropUnsent fails the round that waits: its membership is over.
+func (c *committer) dropUnsent(ctx actor.Context, why error) {
+	if c.unsent != nil {
+		round := *c.unsent
+		c.unsent = nil
+		c.feed(ctx, notSent(round, why))
+	}
+}
+
+// answered applies a round's outcome, which needs the key as well: while it is recalled the outcome waits.
+func (c *committer) answered(ctx actor.Context, m *commitDone) {
+	c.answer = &m.answered
+	c.applyAnswer(ctx)
+}
+
+func (c *committer) applyAnswer(ctx actor.Context) {
+	if c.answer == nil || c.key == nil {
+		return
+	}
+	answer := *c.answer
+	c.answer = nil
+	c.feed(ctx, answer)
+}
+
+// giveBack returns the key at once. A round in flight goes on without it.
+func (c *committer) giveBack(ctx actor.Context) {
+	if c.key == nil {
+		return
+	}
+	key := c.key
+	c.key = nil
+	if err := key.Hand(committerHolder, groupHolder); err != nil && !errors.Is(err, capability.ErrRevoked) {
+		panic(err)
+	}
+	ctx.Send(c.group, &keyReturned{key: key})
+}

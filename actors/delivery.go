@@ -1,0 +1,268 @@
+package actors
+
+import (
+	"context"
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/troupego/troupe/commit"
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// Delivery is the records handed to a handler at once, under one assignment epoch. All methods are safe from any
+// goroutine, also after the partition is gone: then they return ErrStale and are counted.
+type Delivery struct {
+	tp         kafka.TopicPartition
+	epoch      kafka.AssignmentEpoch
+	generation kafka.Generation
+	attempt    int
+	// perRecord is true when the handler takes one record at a time, so that only the first one was tried before.
+	perRecord bool
+	// byActor is true for a user's actor, which acknowledges records one by one.
+	byActor bool
+	records []kafka.Record
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	started time.Time
+
+	// low is the number of leading records that are done, in the way an in-order handler reports. For records settled one
+	// by one, claimed has one bit for each that has its verdict (the first one wins), acked one for each acknowledged, and
+	// settled counts the claimed ones.
+	low     atomic.Int64
+	claimed []atomic.Uint64
+	acked   []atomic.Uint64
+	settled atomic.Int64
+	// current is the index of the record a function handler works on.
+	current atomic.Int64
+	ended   atomic.Bool
+	halted  atomic.Bool
+	// armed lets one acknowledgment send a signal; the partition arms it again when it can use another one.
+	armed  atomic.Bool
+	notify func()
+	stale  *atomic.Uint64
+
+	mu    sync.Mutex
+	nacks map[int]error
+}
+
+func newDelivery(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, records []kafka.Record, attempt int, stale *atomic.Uint64) *Delivery {
+	d := &Delivery{tp: tp, epoch: epoch, attempt: attempt, records: records, stale: stale, started: time.Now()}
+	d.ctx, d.cancel = context.WithCancelCause(context.WithValue(context.Background(), deliveryKey{}, d))
+	words := (len(records) + 63) / 64
+	bitmaps := make([]atomic.Uint64, 2*words)
+	d.claimed, d.acked = bitmaps[:words:words], bitmaps[words:]
+	d.armed.Store(true)
+	return d
+}
+
+// TopicPartition returns where the records come from.
+func (d *Delivery) TopicPartition() kafka.TopicPartition { return d.tp }
+
+// Epoch returns the assignment epoch the delivery belongs to.
+func (d *Delivery) Epoch() kafka.AssignmentEpoch { return d.epoch }
+
+// Records returns the records, in offset order. They may be kept.
+func (d *Delivery) Records() []kafka.Record { return d.records }
+
+// Context ends, with one of the causes in errors.go, when the work is no longer wanted.
+func (d *Delivery) Context() context.Context { return d.ctx }
+
+// Attempt returns how often the current record (for a function handler) or the delivery's records were delivered under
+// this ownership, this time included: 1 for the first time. Deliveries by an earlier owner are not known.
+func (d *Delivery) Attempt() int {
+	if d.perRecord && d.current.Load() > 0 {
+		return 1
+	}
+	return d.attempt
+}
+
+// Ack acknowledges the record at offset: it is finished and may be committed. Acknowledging again does nothing.
+func (d *Delivery) Ack(offset int64) error {
+	i, ok := d.index(offset)
+	if !ok {
+		return ErrNotInDelivery
+	}
+	if d.ended.Load() {
+		return d.late(1)
+	}
+	return d.settle(d.ackIndex(i))
+}
+
+// AckUpTo acknowledges every record of the delivery up to and including offset.
+func (d *Delivery) AckUpTo(offset int64) error {
+	if d.ended.Load() {
+		return d.late(1)
+	}
+	fresh := 0
+	for i := range d.records {
+		if d.records[i].Offset > offset {
+			break
+		}
+		fresh += d.ackIndex(i)
+	}
+	return d.settle(fresh)
+}
+
+// AckAll acknowledges every record of the delivery.
+func (d *Delivery) AckAll() error { return d.AckUpTo(d.records[len(d.records)-1].Offset) }
+
+// Nack says that the record at offset failed. It is delivered again, after a backoff, once every other record of the
+// delivery is acknowledged or refused as well. It counts against the restart budget. A record that is acknowledged
+// already stays so.
+func (d *Delivery) Nack(offset int64, cause error) error {
+	i, ok := d.index(offset)
+	if !ok {
+		return ErrNotInDelivery
+	}
+	if d.ended.Load() {
+		return d.late(1)
+	}
+	if !d.claim(i) {
+		return nil
+	}
+	d.mu.Lock()
+	if d.nacks == nil {
+		d.nacks = make(map[int]error)
+	}
+	d.nacks[i] = cause
+	d.mu.Unlock()
+	return d.settle(1)
+}
+
+// claim gives a record its verdict's owner; the first caller wins.
+func (d *Delivery) claim(i int) bool {
+	bit := uint64(1) << (i % 64)
+	return d.claimed[i/64].Or(bit)&bit == 0
+}
+
+func (d *Delivery) ackIndex(i int) int {
+	if !d.claim(i) {
+		return 0
+	}
+	d.acked[i/64].Or(uint64(1) << (i % 64))
+	return 1
+}
+
+// settle counts, signals, and finds out whether the delivery ended meanwhile.
+func (d *Delivery) settle(fresh int) error {
+	if fresh > 0 {
+		all := d.settled.Add(int64(fresh)) == int64(len(d.records))
+		if d.armed.CompareAndSwap(true, false) || all {
+			d.notify()
+		}
+	}
+	if d.ended.Load() {
+		return d.late(1)
+	}
+	return nil
+}
+
+func (d *Delivery) late(n uint64) error {
+	d.stale.Add(n)
+	return ErrStale
+}
+
+// index finds a record: at once when the offsets have no holes, else by halving.
+func (d *Delivery) index(offset int64) (int, bool) {
+	if len(d.records) == 0 {
+		return 0, false
+	}
+	if i := offset - d.records[0].Offset; i >= 0 && i < int64(len(d.records)) && d.records[i].Offset == offset {
+		return int(i), true
+	}
+	return slices.BinarySearchFunc(d.records, offset, func(r kafka.Record, o int64) int {
+		switch {
+		case r.Offset < o:
+			return -1
+		case r.Offset > o:
+			return 1
+		}
+		return 0
+	})
+}
+
+// finishedUpTo is how an in-order handler reports that the first n records are done.
+func (d *Delivery) finishedUpTo(n int) {
+	d.low.Store(int64(n))
+	if d.armed.CompareAndSwap(true, false) {
+		d.notify()
+	}
+}
+
+// rearm lets the next acknowledgment signal again, and signals at once when there was one meanwhile.
+func (d *Delivery) rearm(seen int64) {
+	if d.ended.Load() {
+		return
+	}
+	d.armed.Store(true)
+	if d.progress() != seen && d.armed.CompareAndSwap(true, false) {
+		d.notify()
+	}
+}
+
+// progress is a number that grows with everything reported.
+func (d *Delivery) progress() int64 { return d.low.Load() + d.settled.Load() }
+
+// collect moves what was acknowledged into the tracker and returns how many records were new to it.
+func (d *Delivery) collect(tracker *commit.Tracker) int {
+	fresh := 0
+	if low := d.low.Load(); low > 0 {
+		fresh += tracker.AckUpTo(d.records[low-1].Offset)
+	}
+	for w := range d.acked {
+		for word := d.acked[w].Load(); word != 0; word &= word - 1 {
+			i := w*64 + bits.TrailingZeros64(word)
+			if tracker.Ack(d.records[i].Offset) == commit.Acked {
+				fresh++
+			}
+		}
+	}
+	return fresh
+}
+
+// firstNack returns the lowest refused record.
+func (d *Delivery) firstNack() (offset int64, cause error, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	low := -1
+	for i := range d.nacks {
+		if low < 0 || i < low {
+			low = i
+		}
+	}
+	if low < 0 {
+		return 0, nil, false
+	}
+	return d.records[low].Offset, d.nacks[low], true
+}
+
+// settledAll reports whether every record is acknowledged or refused.
+func (d *Delivery) settledAll() bool {
+	n := int64(len(d.records))
+	return d.low.Load() == n || d.settled.Load() == n
+}
+
+// end makes every later acknowledgment stale and ends the context with cause.
+func (d *Delivery) end(cause error) {
+	d.ended.Store(true)
+	d.cancel(cause)
+}
+
+// halt asks a function handler to take no further record.
+func (d *Delivery) halt() { d.halted.Store(true) }
+
+// currentOffset is the offset of the record being worked on: for a user's actor, the first without a verdict.
+func (d *Delivery) currentOffset() int64 {
+	if d.byActor {
+		for i := range d.records {
+			if d.claimed[i/64].Load()&(1<<(i%64)) == 0 {
+				return d.records[i].Offset
+			}
+		}
+	}
+	i := min(d.current.Load(), int64(len(d.records)-1))
+	return d.records[i].Offset
+}

@@ -1,0 +1,103 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// Why a handler's context ended, for context.Cause; rebalance.ErrRevoked and rebalance.ErrLost are the others.
+var (
+	// ErrClosing: the consumer is closing. Close returns it, too, when it is called from inside a handler.
+	ErrClosing = errors.New("troupe: consumer is closing")
+	// ErrHandlerRestarted: the handler's actor is being replaced.
+	ErrHandlerRestarted = errors.New("troupe: handler restarted")
+)
+
+// ErrStale is returned by acknowledgments that came too late: the partition's ownership or the delivery had ended. The
+// record is, or was, delivered again.
+var ErrStale = errors.New("troupe: acknowledgment of an ended delivery")
+
+// ErrNotInDelivery is returned by an acknowledgment of a record that its delivery does not have.
+var ErrNotInDelivery = errors.New("troupe: record is not part of this delivery")
+
+// HandlerError is a handler's failure at one record.
+type HandlerError struct {
+	TopicPartition kafka.TopicPartition
+	// Offset is the record's, or the first of the batch.
+	Offset int64
+	// Panic is true when the handler panicked.
+	Panic bool
+	// Err is what the handler returned, or the panic's value as an error.
+	Err error
+}
+
+// Error names partition, offset and cause.
+func (e *HandlerError) Error() string {
+	verb := "failed"
+	if e.Panic {
+		verb = "panicked"
+	}
+	return fmt.Sprintf("troupe: handler of %s %s at offset %d: %v", e.TopicPartition, verb, e.Offset, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *HandlerError) Unwrap() error { return e.Err }
+
+// CloseError says what a Close could not finish before its deadline. Nothing in it is lost: what was not committed is
+// delivered again to the partition's next owner.
+type CloseError struct {
+	// Cause is context.DeadlineExceeded, context.Canceled, or what failed.
+	Cause error
+	// Uncommitted are the partitions with finished work that the coordinator did not confirm.
+	Uncommitted []UncommittedPartition
+	// Running are the handlers that had not returned.
+	Running []RunningHandler
+	// Actors are the actors that had not stopped, with what they were doing.
+	Actors []string
+}
+
+// UncommittedPartition is one partition whose last offset was not confirmed.
+type UncommittedPartition struct {
+	TopicPartition kafka.TopicPartition
+	// Committed is the last confirmed offset, kafka.NoOffset for none; Pending the one that was not confirmed.
+	Committed, Pending int64
+	Err                error
+}
+
+// RunningHandler is one handler that had not returned.
+type RunningHandler struct {
+	TopicPartition kafka.TopicPartition
+	// Offset is the record it works on.
+	Offset int64
+	// Age is how long ago it was given the record.
+	Age time.Duration
+}
+
+// Error lists everything that was not finished.
+func (e *CloseError) Error() string {
+	var b strings.Builder
+	b.WriteString("troupe: close")
+	if e.Cause != nil {
+		fmt.Fprintf(&b, ": %v", e.Cause)
+	}
+	for _, r := range e.Running {
+		fmt.Fprintf(&b, "; handler of %s still runs at offset %d for %v", r.TopicPartition, r.Offset, r.Age.Round(time.Millisecond))
+	}
+	for _, u := range e.Uncommitted {
+		fmt.Fprintf(&b, "; %s not committed up to %d (confirmed %d)", u.TopicPartition, u.Pending, u.Committed)
+		if u.Err != nil {
+			fmt.Fprintf(&b, ": %v", u.Err)
+		}
+	}
+	if len(e.Actors) > 0 {
+		fmt.Fprintf(&b, "; actors still alive: %s", strings.Join(e.Actors, ", "))
+	}
+	return b.String()
+}
+
+// Unwrap returns the cause.
+func (e *CloseError) Unwrap() error { return e.Cause }

@@ -1,0 +1,148 @@
+package actors
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// gates is the register that keeps G2: in one tree never two handlers at once on one partition, whatever restarts,
+// crashes or changes of ownership lie between. It outlives the group actor, as user code may. A place is taken before a
+// handler starts and given back when it has returned.
+type gates struct {
+	sys  *system
+	mu   sync.Mutex
+	held map[kafka.TopicPartition]*gate
+}
+
+type gate struct {
+	epoch     kafka.AssignmentEpoch
+	since     time.Time
+	offset    func() int64
+	abandoned bool
+	onReturn  func()
+	waiting   *actor.PID
+}
+
+func newGates(sys *system) *gates {
+	return &gates{sys: sys, held: make(map[kafka.TopicPartition]*gate)}
+}
+
+// enter takes the partition's place. If it is taken, waiter gets a placeFree when it is free; only the newest waiter does.
+// offset tells the record being worked on.
+func (g *gates) enter(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, offset func() int64, waiter *actor.PID) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if held := g.held[tp]; held != nil {
+		held.waiting = waiter
+		return false
+	}
+	g.held[tp] = &gate{epoch: epoch, since: time.Now(), offset: offset}
+	return true
+}
+
+// leave gives the place back.
+func (g *gates) leave(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) {
+	g.mu.Lock()
+	held := g.held[tp]
+	if held == nil || held.epoch != epoch {
+		g.mu.Unlock()
+		return
+	}
+	delete(g.held, tp)
+	g.mu.Unlock()
+	if held.onReturn != nil {
+		held.onReturn()
+	}
+	if held.waiting != nil {
+		g.sys.root.Send(held.waiting, &placeFree{})
+	}
+}
+
+// abandon marks a handler that is no longer waited for; onReturn is called when it returns at last. It reports the record
+// and the age, and false when no handler of that epoch runs.
+func (g *gates) abandon(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, onReturn func()) (offset int64, age time.Duration, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	held := g.held[tp]
+	if held == nil || held.epoch != epoch || held.abandoned {
+		return 0, 0, false
+	}
+	held.abandoned, held.onReturn = true, onReturn
+	return held.offset(), time.Since(held.since), true
+}
+
+// running lists the handlers that have not returned, in order.
+func (g *gates) running() []RunningHandler {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := make([]RunningHandler, 0, len(g.held))
+	for tp, held := range g.held {
+		out = append(out, RunningHandler{TopicPartition: tp, Offset: held.offset(), Age: time.Since(held.since)})
+	}
+	slices.SortFunc(out, func(a, b RunningHandler) int { return a.TopicPartition.Compare(b.TopicPartition) })
+	return out
+}
+
+// slots is the register behind Concurrency: how many handlers may run at once in the member, first come, first served.
+// A limit of zero lets everyone in.
+type slots struct {
+	sys   *system
+	limit int
+	mu    sync.Mutex
+	used  int
+	queue []*actor.PID
+}
+
+// enter takes a slot; without one, waiter gets a placeFree in its turn and must ask again. A waiter is queued once.
+func (s *slots) enter(waiter *actor.PID) bool {
+	if s.limit == 0 {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := slices.IndexFunc(s.queue, waiter.Equal)
+	if s.used < s.limit && (len(s.queue) == 0 || at == 0) {
+		if at == 0 {
+			s.queue = s.queue[1:]
+		}
+		s.used++
+		return true
+	}
+	if at < 0 {
+		s.queue = append(s.queue, waiter)
+	}
+	return false
+}
+
+// leave gives a slot back and wakes the first in the queue.
+func (s *slots) leave() {
+	if s.limit == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.used--
+	s.wake()
+}
+
+// forget takes a waiter that is gone out of the queue.
+func (s *slots) forget(waiter *actor.PID) {
+	if s.limit == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue = slices.DeleteFunc(s.queue, waiter.Equal)
+	s.wake()
+}
+
+func (s *slots) wake() {
+	if len(s.queue) > 0 && s.used < s.limit {
+		s.sys.root.Send(s.queue[0], &placeFree{})
+	}
+}

@@ -1,0 +1,420 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
+
+	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
+	"github.com/troupego/troupe/supervisor"
+)
+
+// Keys of the group's children; partitions and fetchers have keys of their own kind.
+const (
+	heartbeatKey = "heartbeat"
+	committerKey = "committer"
+)
+
+// group is the member: it runs the membership and link machines, mints the key, and coordinates a rebalance. What it
+// decides itself is only whom to tell.
+type group struct {
+	*supervisor.Supervisor
+	shared *shared
+	self   *actor.PID
+	parent *actor.PID
+
+	member      *rebalance.Member
+	memberAlarm alarm
+	inputs      []rebalance.Input
+	stepping    bool
+	held        bool
+	memberID    string
+	generation  kafka.Generation
+
+	link      *rebalance.Link
+	linkAlarm alarm
+	needs     map[uint64]need
+	nextNeed  uint64
+	broker    kafka.Broker
+	stable    bool
+
+	join     MembershipClient
+	joinWork *worker
+	metadata *metadataView
+	parts    map[kafka.TopicPartition]*part
+	fetchers map[int32]kafka.Broker
+	loan     *loan
+	starts   startQueue
+
+	releaseAlarm alarm
+	closing      bool
+	finishing    bool
+	err          error
+	report       closeReport
+}
+
+// need is work that waits for the coordinator.
+type need struct {
+	ready   func(kafka.Broker)
+	expired func(error)
+}
+
+func newGroup(s *shared) *group {
+	return &group{
+		Supervisor: supervisor.New(s.settings.Seed), shared: s, generation: kafka.NoGeneration,
+		needs: make(map[uint64]need), parts: make(map[kafka.TopicPartition]*part), fetchers: make(map[int32]kafka.Broker),
+	}
+}
+
+// Receive implements actor.Actor.
+func (g *group) Receive(ctx actor.Context) {
+	outcomes, handled := g.Supervisor.Receive(ctx)
+	for _, o := range outcomes {
+		g.outcome(ctx, o)
+	}
+	if !handled {
+		g.receive(ctx, ctx.Message())
+	}
+}
+
+func (g *group) receive(ctx actor.Context, message any) {
+	switch m := message.(type) {
+	case *actor.Started:
+		g.start(ctx)
+	case *actor.Stopping:
+		g.stop()
+	case *workDone:
+		g.receive(ctx, m.worker.finished(m))
+	case *alarmRang:
+		g.alarmRang(ctx, m)
+	case *shutdown:
+		g.closing = true
+		g.feed(ctx, rebalance.Leave{DrainUntil: m.drainUntil, Deadline: m.deadline})
+	case *consumerFailed:
+		g.failConsumer(ctx, m.err)
+	case *heartbeatAnswered:
+		g.feed(ctx, rebalance.HeartbeatAnswered{Generation: m.generation, Err: m.err})
+	case *sessionLapsed:
+		g.feed(ctx, rebalance.SessionExpired{Generation: m.generation})
+	case *membershipDoubted:
+		g.feed(ctx, rebalance.CommitFenced{Generation: m.generation, Err: m.err})
+	case *leaveAnswered:
+		g.feed(ctx, rebalance.LeaveAnswered{Seq: m.seq, Err: m.err})
+	case *joinAnswered:
+		g.joined(ctx, m)
+	case *syncAnswered:
+		g.coordinatorTrouble(ctx, "sync", m.broker, m.answer.Err)
+		g.feed(ctx, m.answer)
+	default:
+		g.receiveMore(ctx, message)
+	}
+}
+
+// receiveMore is the second half of receive: the coordinator, metadata, partitions, and the key.
+func (g *group) receiveMore(ctx actor.Context, message any) {
+	switch m := message.(type) {
+	case *coordinatorAnswered:
+		g.coordinatorAnswered(ctx, m)
+	case *coordinatorDoubted:
+		g.coordinatorTrouble(ctx, "coordinator", m.broker, m.err)
+	case *metadataAnswered:
+		g.metadataAnswered(ctx, m)
+	case *brokerDoubted:
+		g.refreshSoon()
+	case *leaderDoubted:
+		g.leaderDoubted(ctx, m)
+	case *replicaPreferred:
+		g.replicaPreferred(ctx, m)
+	case *offsetsFetched:
+		g.offsetsFetched(ctx, m)
+	case *partitionReleased:
+		g.partitionReleased(ctx, m)
+	case *keyReturned:
+		g.keyReturned(ctx, m)
+	}
+}
+
+func (g *group) start(ctx actor.Context) {
+	s := g.shared.settings
+	g.self, g.parent = ctx.Self(), ctx.Parent()
+	member, err := rebalance.NewMember(rebalance.MemberConfig{
+		GroupID: s.GroupID, GroupInstanceID: s.GroupInstanceID, Topics: g.shared.topicNames(), Assignors: s.Assignors, Rack: s.Rack,
+		SessionTimeout: s.SessionTimeout, RebalanceTimeout: s.RebalanceTimeout, HeartbeatInterval: s.HeartbeatInterval,
+		DrainTimeout: s.DrainTimeout, BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, Seed: s.Seed,
+	})
+	if err != nil {
+		panic(err)
+	}
+	g.member = member
+	g.link, err = rebalance.NewLink(rebalance.LinkConfig{BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, Seed: s.Seed})
+	if err != nil {
+		panic(err)
+	}
+	g.join = g.shared.network.Membership()
+	g.joinWork = newWorker(g.shared.sys, g.self, &g.shared.workers)
+	g.metadata = newMetadataView(g.shared, g.self)
+	g.loan = newLoan()
+	g.spawnChild(ctx, heartbeatKey, func() actor.Actor { return newHeartbeat(g.shared) })
+	g.spawnChild(ctx, committerKey, func() actor.Actor { return newCommitter(g.shared) })
+	g.feedLink(ctx, rebalance.LinkStart{})
+	g.metadata.refresh(g.watched())
+	g.feed(ctx, rebalance.Start{})
+}
+
+// spawnChild starts one of the tree's own actors. When its budget is spent the group fails, and root decides.
+func (g *group) spawnChild(ctx actor.Context, key string, producer func() actor.Actor) {
+	policy := g.shared.settings.TreeRestart
+	policy.OnSpent = supervisor.StopAll
+	g.spawnWith(ctx, key, policy, producer)
+}
+
+func (g *group) spawnWith(ctx actor.Context, key string, policy supervisor.Policy, producer func() actor.Actor) *actor.PID {
+	pid, err := g.Start(ctx, supervisor.ChildSpec{
+		Key: key, Role: key, Policy: policy,
+		Spawn: func(ctx actor.Context) *actor.PID { return g.shared.sys.spawnChild(ctx, key, producer) },
+	})
+	if err != nil {
+		panic(fmt.Errorf("spawn %s: %w", key, err))
+	}
+	return pid
+}
+
+func (g *group) stop() {
+	for _, a := range []*alarm{&g.memberAlarm, &g.linkAlarm, &g.releaseAlarm} {
+		a.stop()
+	}
+	g.joinWork.stop()
+	g.join.Close()
+	g.metadata.stop()
+}
+
+func (g *group) alarmRang(ctx actor.Context, m *alarmRang) {
+	switch {
+	case g.memberAlarm.rang(m):
+		g.feed(ctx, rebalance.Tick{})
+	case g.linkAlarm.rang(m):
+		g.feedLink(ctx, rebalance.LinkTick{})
+	case g.metadata.alarm.rang(m):
+		g.metadata.refresh(g.watched())
+	case g.releaseAlarm.rang(m):
+		g.releaseOverdue(ctx)
+	}
+}
+
+// feed steps the member and runs what it says. Inputs that come up meanwhile wait their turn.
+func (g *group) feed(ctx actor.Context, in rebalance.Input) {
+	g.inputs = append(g.inputs, in)
+	if g.stepping {
+		return
+	}
+	g.stepping = true
+	for len(g.inputs) > 0 {
+		in := g.inputs[0]
+		g.inputs = g.inputs[1:]
+		effects, err := g.member.Step(time.Now(), in)
+		if err != nil {
+			g.refused(fmt.Errorf("member: %T: %w", in, err))
+		}
+		for _, effect := range effects {
+			g.run(ctx, effect)
+		}
+	}
+	g.stepping = false
+	at, ok := g.member.Deadline()
+	g.memberAlarm.setAt(g.shared.sys, g.self, at, ok)
+}
+
+// run carries out one effect of the member.
+func (g *group) run(ctx actor.Context, effect rebalance.Effect) {
+	switch e := effect.(type) {
+	case rebalance.SendJoin:
+		g.sendJoin(ctx, e)
+	case rebalance.SendSync:
+		g.sendSync(ctx, e)
+	case rebalance.SendLeave:
+		g.tell(ctx, heartbeatKey, &leaveGroup{seq: e.Seq, request: e.Request})
+	case rebalance.QueryTopics:
+		g.metadata.query(e.Seq, e.Topics, g.watched())
+	case rebalance.HoldCommits:
+		g.held = true
+		g.tell(ctx, committerKey, &commitsHeld{})
+	case rebalance.EnterGeneration:
+		g.enterGeneration(ctx, e)
+	case rebalance.LeaveGeneration:
+		g.leaveGeneration(ctx, e)
+	case rebalance.AssignPartitions:
+		g.assign(ctx, e)
+	case rebalance.RevokePartitions:
+		g.revoke(ctx, e)
+	case rebalance.LosePartitions:
+		g.lose(ctx, e)
+	case rebalance.Left:
+		g.finish(ctx, e.Err)
+	case rebalance.Failed:
+		g.shared.board.troubled(e.Err)
+		g.finish(ctx, e.Err)
+	case rebalance.Refused:
+		g.refused(e.Err)
+	case rebalance.Moved:
+		g.moved(e)
+	}
+}
+
+func (g *group) moved(e rebalance.Moved) {
+	g.shared.board.moved(e.To, e.Generation, e.MemberID)
+	g.shared.observe(event.MemberMoved{
+		Member: event.Member{GroupID: g.shared.settings.GroupID, MemberID: e.MemberID, Generation: e.Generation},
+		From:   e.From.String(), To: e.To.String(), Cause: e.Cause, Err: e.Err,
+	})
+	g.shared.logger.Info("member moved", zap.Stringer("from", e.From), zap.Stringer("to", e.To), zap.String("cause", e.Cause),
+		zap.Int32("generation", int32(e.Generation)), zap.String("member_id", e.MemberID))
+}
+
+func (g *group) refused(err error) {
+	g.shared.observe(event.Refused{Member: g.shared.member(), Err: err})
+	g.shared.logger.Warn("refused", zap.Error(err))
+}
+
+// tell sends to a child of the group, if it is alive; one that is respawned is told everything anew.
+func (g *group) tell(ctx actor.Context, key string, message any) {
+	if pid := g.Lookup(key); pid != nil {
+		ctx.Send(pid, message)
+	}
+}
+
+func (g *group) sendJoin(ctx actor.Context, e rebalance.SendJoin) {
+	g.joinWork.abort()
+	g.withCoordinator(ctx, g.shared.settings.RebalanceTimeout, need{
+		ready: func(broker kafka.Broker) {
+			g.joinWork.do(func(c context.Context) any {
+				response, err := g.join.Join(c, broker, e.Request)
+				return &joinAnswered{broker: broker, answer: rebalance.JoinAnswered{Seq: e.Seq, Response: response, Err: err}}
+			})
+		},
+		expired: func(err error) { g.feed(ctx, rebalance.JoinAnswered{Seq: e.Seq, Err: err}) },
+	})
+}
+
+func (g *group) sendSync(ctx actor.Context, e rebalance.SendSync) {
+	g.withCoordinator(ctx, g.shared.settings.RebalanceTimeout, need{
+		ready: func(broker kafka.Broker) {
+			g.joinWork.do(func(c context.Context) any {
+				response, err := g.join.Sync(c, broker, e.Request)
+				return &syncAnswered{broker: broker, answer: rebalance.SyncAnswered{Seq: e.Seq, Response: response, Err: err}}
+			})
+		},
+		expired: func(err error) { g.feed(ctx, rebalance.SyncAnswered{Seq: e.Seq, Err: err}) },
+	})
+}
+
+func (g *group) joined(ctx actor.Context, m *joinAnswered) {
+	g.coordinatorTrouble(ctx, "join", m.broker, m.answer.Err)
+	if code, ok := errors.AsType[kafka.ErrorCode](m.answer.Err); ok && !passing(code) {
+		g.shared.board.troubled(m.answer.Err)
+		g.shared.trouble("join", m.answer.Err, 0)
+	}
+	g.feed(ctx, m.answer)
+}
+
+func (g *group) enterGeneration(ctx actor.Context, e rebalance.EnterGeneration) {
+	g.held, g.memberID, g.generation = false, e.MemberID, e.Generation
+	g.shared.board.entered(e.Leader)
+	g.metadata.watch(e.Leader, e.Topics)
+	entered := &generationEntered{generation: e.Generation, memberID: e.MemberID}
+	g.tell(ctx, heartbeatKey, entered)
+	g.tell(ctx, committerKey, entered)
+	g.join.Close() // the next rebalance makes a new connection
+}
+
+func (g *group) leaveGeneration(ctx actor.Context, e rebalance.LeaveGeneration) {
+	g.held, g.generation = false, kafka.NoGeneration
+	left := &generationLeft{cause: e.Cause}
+	g.tell(ctx, heartbeatKey, left)
+	g.tell(ctx, committerKey, left)
+}
+
+// failConsumer ends the whole consumer because a policy says so, in order: drain, commit, leave.
+func (g *group) failConsumer(ctx actor.Context, err error) {
+	if g.closing {
+		return
+	}
+	g.closing, g.err = true, err
+	now := time.Now()
+	total := g.shared.settings.CloseTimeout
+	g.feed(ctx, rebalance.Leave{DrainUntil: now.Add(total / 2), Deadline: now.Add(total)})
+}
+
+// finish stops the children and, when the last is gone, tells root.
+func (g *group) finish(ctx actor.Context, err error) {
+	if g.finishing {
+		return
+	}
+	g.finishing = true
+	if g.err == nil {
+		g.err = err
+	}
+	g.Stopping()
+	for _, key := range g.Keys() {
+		g.Stop(ctx, key)
+	}
+	g.finished(ctx)
+}
+
+func (g *group) finished(ctx actor.Context) {
+	if g.finishing && len(g.Keys()) == 0 {
+		ctx.Send(g.parent, &groupEnded{err: g.err, report: g.report})
+	}
+}
+
+// outcome reacts to what happened to a child.
+func (g *group) outcome(ctx actor.Context, o supervisor.Outcome) {
+	switch o := o.(type) {
+	case supervisor.ChildFailed:
+		g.shared.observe(event.ActorRestarted{Member: g.shared.member(), Actor: o.Role, Restarts: o.Decision.Restarts, Err: reasonError(o.Reason)})
+		g.shared.logger.Error("actor failed", zap.String("actor", o.Role), zap.Error(reasonError(o.Reason)))
+		g.childFailed(ctx, o)
+	case supervisor.BudgetSpent:
+		if o.Decision.Action == supervisor.Stop {
+			panic(fmt.Errorf("%s: restart budget spent: %w", o.Role, reasonError(o.Reason)))
+		}
+	case supervisor.ChildRespawned:
+		g.childRespawned(ctx, o)
+	case supervisor.ChildStopped:
+		g.childStopped(ctx, o.Key)
+		g.finished(ctx)
+	}
+}
+
+func (g *group) childFailed(ctx actor.Context, o supervisor.ChildFailed) {
+	switch o.Key {
+	case heartbeatKey:
+		// Nobody kept the session alive meanwhile: that is as good as having lost it.
+		g.feed(ctx, rebalance.SessionExpired{Generation: g.generation})
+	case committerKey:
+		g.loan.broken()
+	default:
+		g.partitionFailed(ctx, o.Key)
+	}
+}
+
+// childRespawned tells a new incarnation what the old one knew.
+func (g *group) childRespawned(ctx actor.Context, o supervisor.ChildRespawned) {
+	switch o.Key {
+	case heartbeatKey, committerKey:
+		ctx.Send(o.PID, &coordinatorKnown{broker: g.broker, stable: g.stable})
+		if g.generation != kafka.NoGeneration {
+			ctx.Send(o.PID, &generationEntered{generation: g.generation, memberID: g.memberID})
+		}
+		if o.Key == committerKey {
+			g.committerRespawned(ctx, o.PID)
+		}
+	default:
+		g.childBack(ctx, o.Key, o.PID)
+	}
+}

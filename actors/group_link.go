@@ -1,0 +1,116 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
+
+	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
+)
+
+// withCoordinator runs work when the coordinator is known, or tells it that the time has passed.
+func (g *group) withCoordinator(ctx actor.Context, limit time.Duration, n need) {
+	g.nextNeed++
+	g.needs[g.nextNeed] = n
+	g.feedLink(ctx, rebalance.Need{ID: g.nextNeed, Deadline: time.Now().Add(limit)})
+}
+
+func (g *group) feedLink(ctx actor.Context, in rebalance.LinkInput) {
+	effects, err := g.link.Step(time.Now(), in)
+	if err != nil {
+		g.refused(err)
+	}
+	at, ok := g.link.Deadline()
+	g.linkAlarm.setAt(g.shared.sys, g.self, at, ok)
+	for _, effect := range effects {
+		g.runLink(ctx, effect)
+	}
+}
+
+func (g *group) runLink(ctx actor.Context, effect rebalance.LinkEffect) {
+	switch e := effect.(type) {
+	case rebalance.Find:
+		g.metadata.find(e.Seq)
+	case rebalance.Ready:
+		if n, ok := g.needs[e.ID]; ok {
+			delete(g.needs, e.ID)
+			n.ready(e.Broker)
+		}
+	case rebalance.Expired:
+		if n, ok := g.needs[e.ID]; ok {
+			delete(g.needs, e.ID)
+			n.expired(e.Err)
+		}
+	case rebalance.LinkMoved:
+		g.linkMoved(ctx, e)
+	}
+}
+
+func (g *group) linkMoved(ctx actor.Context, e rebalance.LinkMoved) {
+	stable := e.To == rebalance.LinkStable
+	g.shared.board.linked(e.To)
+	g.shared.observe(event.CoordinatorMoved{Member: g.shared.member(), From: e.From.String(), To: e.To.String(), Coordinator: e.Broker, Err: e.Err})
+	g.shared.logger.Info("coordinator link moved", zap.Stringer("from", e.From), zap.Stringer("to", e.To), zap.Stringer("coordinator", e.Broker))
+	if stable == g.stable && e.Broker == g.broker {
+		return
+	}
+	g.stable, g.broker = stable, e.Broker
+	known := &coordinatorKnown{broker: e.Broker, stable: stable}
+	g.tell(ctx, heartbeatKey, known)
+	g.tell(ctx, committerKey, known)
+}
+
+func (g *group) coordinatorAnswered(ctx actor.Context, m *coordinatorAnswered) {
+	if m.err != nil {
+		if !errors.Is(m.err, context.Canceled) {
+			if !onTheWay(m.err) {
+				g.shared.board.troubled(m.err)
+			}
+			g.shared.trouble("coordinator", m.err, g.shared.settings.Backoff.Initial)
+		}
+		g.feedLink(ctx, rebalance.NotFound{Seq: m.seq, Err: m.err})
+		return
+	}
+	g.feedLink(ctx, rebalance.Found{Seq: m.seq, Broker: m.broker})
+}
+
+// onTheWay reports codes that a healthy cluster gives while it starts or moves a coordinator: no reason to alarm anybody
+// who waits to join.
+func onTheWay(err error) bool {
+	for _, code := range []kafka.ErrorCode{kafka.CoordinatorNotAvailable, kafka.NotCoordinator, kafka.CoordinatorLoadInProgress} {
+		if errors.Is(err, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// coordinatorTrouble doubts the coordinator when an error says that it is not one, or cannot be reached.
+func (g *group) coordinatorTrouble(ctx actor.Context, purpose string, broker kafka.Broker, err error) {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return
+	}
+	if _, coded := errors.AsType[kafka.ErrorCode](err); coded {
+		if errors.Is(err, kafka.NotCoordinator) || errors.Is(err, kafka.CoordinatorNotAvailable) {
+			g.feedLink(ctx, rebalance.Doubted{Coordinator: broker, Err: err})
+		}
+		return
+	}
+	g.shared.board.troubled(err)
+	g.shared.trouble(purpose, err, g.shared.settings.Backoff.Initial)
+	g.feedLink(ctx, rebalance.Doubted{Coordinator: broker, Err: err})
+}
+
+// passing reports codes that are an ordinary part of joining.
+func passing(code kafka.ErrorCode) bool {
+	switch code {
+	case kafka.MemberIDRequired, kafka.UnknownMemberID, kafka.IllegalGeneration, kafka.RebalanceInProgress:
+		return true
+	}
+	return onTheWay(code)
+}

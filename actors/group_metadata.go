@@ -1,0 +1,281 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
+)
+
+const (
+	// goneAfter is how many answers in a row must miss a topic before it is taken as gone: a broker that just started may
+	// not know it yet.
+	goneAfter = 3
+	// urgentMax bounds the time between two refreshes while something is missing.
+	urgentMax = 2 * time.Second
+	// calmAfter is how long without an urgent refresh it takes for the next one to go out at once.
+	calmAfter = 5 * time.Second
+)
+
+// metadataView is what the group knows of the cluster, and the worker that asks.
+type metadataView struct {
+	shared *shared
+	client MetadataClient
+	work   *worker
+	alarm  alarm
+
+	brokers map[int32]kafka.Broker
+	topics  map[string]*topicView
+	// led are the topics of the whole group's subscriptions, watched by its leader.
+	led     []string
+	queries []metadataQuery
+	busy    bool
+	again   bool
+
+	failures   int
+	urgency    int
+	lastUrgent time.Time
+}
+
+type topicView struct {
+	TopicMetadata
+	// missed counts the answers in a row that did not have the topic.
+	missed int
+}
+
+func (t *topicView) known() bool { return len(t.Partitions) > 0 && t.missed < goneAfter }
+
+type metadataQuery struct {
+	seq    uint64
+	topics []string
+}
+
+func newMetadataView(s *shared, self *actor.PID) *metadataView {
+	return &metadataView{
+		shared: s, client: s.network.Metadata(), work: newWorker(s.sys, self, &s.workers),
+		brokers: make(map[int32]kafka.Broker), topics: make(map[string]*topicView),
+	}
+}
+
+func (v *metadataView) stop() {
+	v.alarm.stop()
+	v.work.stop()
+	v.client.Close()
+}
+
+// watch sets what the leader of a group watches beside the member's own topics.
+func (v *metadataView) watch(leader bool, topics []string) {
+	v.led = nil
+	if leader {
+		v.led = slices.Clone(topics)
+	}
+}
+
+// find asks for the coordinator.
+func (v *metadataView) find(seq uint64) {
+	group := v.shared.settings.GroupID
+	v.work.do(func(ctx context.Context) any {
+		broker, err := v.client.FindCoordinator(ctx, group)
+		return &coordinatorAnswered{seq: seq, broker: broker, err: err}
+	})
+}
+
+// query asks for the partition counts that a group leader needs.
+func (v *metadataView) query(seq uint64, topics, watched []string) {
+	v.queries = append(v.queries, metadataQuery{seq: seq, topics: topics})
+	v.refresh(watched)
+}
+
+// refresh asks for the topics watched and those of open queries; while one request is under way, once more after it.
+func (v *metadataView) refresh(watched []string) {
+	if v.busy {
+		v.again = true
+		return
+	}
+	topics := slices.Clone(watched)
+	for _, q := range v.queries {
+		topics = append(topics, q.topics...)
+	}
+	slices.Sort(topics)
+	topics = slices.Compact(topics)
+	v.busy, v.again = true, false
+	v.work.do(func(ctx context.Context) any {
+		metadata, err := v.client.Metadata(ctx, topics)
+		return &metadataAnswered{metadata: metadata, err: err}
+	})
+}
+
+// urgent returns how long to wait before the next refresh that something missing or doubted asks for: nothing after a calm
+// time, then more and more.
+func (v *metadataView) urgent(now time.Time) time.Duration {
+	if now.Sub(v.lastUrgent) > calmAfter {
+		v.urgency = 0
+	}
+	v.lastUrgent = now
+	delay := time.Duration(0)
+	if v.urgency > 0 {
+		delay = min(50*time.Millisecond<<min(v.urgency, 10), urgentMax)
+	}
+	v.urgency++
+	return delay
+}
+
+func (v *metadataView) infos() map[string]rebalance.TopicInfo {
+	out := make(map[string]rebalance.TopicInfo, len(v.topics))
+	for name, t := range v.topics {
+		if t.known() {
+			out[name] = rebalance.TopicInfo{ID: t.ID, Partitions: int32(len(t.Partitions))}
+		}
+	}
+	return out
+}
+
+// leader returns a partition's leader and whether there is one that can be reached.
+func (v *metadataView) leader(tp kafka.TopicPartition) (PartitionMetadata, kafka.Broker, bool) {
+	t := v.topics[tp.Topic]
+	if t == nil || int(tp.Partition) >= len(t.Partitions) {
+		return PartitionMetadata{Leader: -1}, kafka.Broker{}, false
+	}
+	p := t.Partitions[tp.Partition]
+	broker, ok := v.brokers[p.Leader]
+	return p, broker, ok && p.Leader >= 0
+}
+
+// topicNames lists the subscribed topics in order.
+func (s *shared) topicNames() []string {
+	return slices.Sorted(maps.Keys(s.topics))
+}
+
+// watched are the topics whose metadata is kept fresh.
+func (g *group) watched() []string {
+	out := append(g.shared.topicNames(), g.metadata.led...)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// refreshSoon asks for a refresh because something is missing or doubted.
+func (g *group) refreshSoon() {
+	v := g.metadata
+	if v.busy {
+		v.again = true
+		return
+	}
+	at := time.Now().Add(v.urgent(time.Now()))
+	if !v.alarm.set || at.Before(v.alarm.at) {
+		v.alarm.setAt(g.shared.sys, g.self, at, true)
+	}
+}
+
+func (g *group) metadataAnswered(ctx actor.Context, m *metadataAnswered) {
+	v := g.metadata
+	v.busy = false
+	if m.err != nil {
+		g.metadataFailed(ctx, m.err)
+		return
+	}
+	v.failures = 0
+	g.mergeMetadata(m.metadata)
+	infos := v.infos()
+	queries := v.queries
+	v.queries = nil
+	for _, q := range queries {
+		g.feed(ctx, rebalance.TopicsKnown{Seq: q.seq, Partitions: infos})
+	}
+	g.feed(ctx, rebalance.TopicsChanged{Partitions: infos})
+	for _, p := range g.parts {
+		g.route(ctx, p)
+	}
+	g.stopIdleFetchers(ctx)
+	g.requestStarts(ctx)
+	g.nextRefresh()
+}
+
+// nextRefresh sets the time of the next look: soon while a topic or a leader is missing, else at the metadata's age.
+func (g *group) nextRefresh() {
+	v := g.metadata
+	if v.again {
+		v.refresh(g.watched())
+		return
+	}
+	missing := false
+	for _, name := range g.shared.topicNames() {
+		t := v.topics[name]
+		missing = missing || t == nil || t.Err != nil
+	}
+	for tp := range g.parts {
+		_, _, ok := v.leader(tp)
+		missing = missing || !ok
+	}
+	now := time.Now()
+	at := now.Add(g.shared.settings.MetadataMaxAge)
+	if missing {
+		at = now.Add(max(v.urgent(now), g.shared.settings.Backoff.Initial))
+	}
+	v.alarm.setAt(g.shared.sys, g.self, at, true)
+}
+
+func (g *group) metadataFailed(ctx actor.Context, err error) {
+	v := g.metadata
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	v.failures++
+	backoff := g.shared.settings.Backoff
+	delay := min(backoff.Initial<<min(v.failures-1, 16), backoff.Max)
+	g.shared.board.troubled(err)
+	g.shared.trouble("metadata", err, delay)
+	queries := v.queries
+	v.queries = nil
+	for _, q := range queries {
+		g.feed(ctx, rebalance.TopicsKnown{Seq: q.seq, Err: err})
+	}
+	v.again = false
+	v.alarm.setAt(g.shared.sys, g.self, time.Now().Add(delay), true)
+}
+
+// mergeMetadata takes an answer over and tells of subscribed topics that went, came or grew.
+func (g *group) mergeMetadata(m *ClusterMetadata) {
+	v := g.metadata
+	v.brokers = m.Brokers
+	for name, fresh := range m.Topics {
+		old := v.topics[name]
+		if old == nil {
+			old = &topicView{}
+			v.topics[name] = old
+		}
+		_, subscribed := g.shared.topics[name]
+		before, firstMiss := int32(len(old.Partitions)), old.missed == 0
+		if fresh.Err != nil || len(fresh.Partitions) == 0 {
+			old.Err = fresh.Err
+			old.missed++
+			if subscribed && firstMiss {
+				g.shared.observe(event.TopicMissing{Member: g.shared.member(), Topic: name, Err: fresh.Err})
+			}
+			continue
+		}
+		// A topic made anew starts its leader epochs anew, too; within one incarnation an older view never replaces a newer.
+		if old.ID == fresh.ID {
+			keepNewerLeaders(old.Partitions, fresh.Partitions)
+		}
+		count := int32(len(fresh.Partitions))
+		if subscribed && (!firstMiss || (before != 0 && before != count)) {
+			g.shared.observe(event.TopicChanged{Member: g.shared.member(), Topic: name, OldCount: before, NewCount: count})
+		}
+		*old = topicView{TopicMetadata: fresh}
+	}
+}
+
+func keepNewerLeaders(old, fresh []PartitionMetadata) {
+	for i := range min(len(old), len(fresh)) {
+		if old[i].LeaderEpoch > fresh[i].LeaderEpoch && fresh[i].LeaderEpoch >= 0 {
+			fresh[i] = old[i]
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package actors
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// route is where a partition is read.
+type route struct {
+	broker      int32
+	leaderEpoch int32
+	topicID     kafka.TopicID
+	// replica is the preferred replica read instead of the leader until replicaUntil; -1 for none (KIP-392).
+	replica      int32
+	replicaUntil time.Time
+}
+
+var noRoute = route{broker: -1, leaderEpoch: kafka.NoLeaderEpoch, replica: -1}
+
+func fetcherKey(broker int32) string { return fmt.Sprintf("fetcher-%d", broker) }
+
+// route sends a partition to the fetcher of its leader, or preferred replica, when that changed.
+func (g *group) route(ctx actor.Context, p *part) {
+	pid := g.Lookup(p.key)
+	if pid == nil || p.phase == partLeaving || g.finishing {
+		return
+	}
+	meta, broker, ok := g.metadata.leader(p.tp)
+	target := p.route
+	target.broker, target.leaderEpoch = -1, meta.LeaderEpoch
+	if ok {
+		target.broker = broker.ID
+	}
+	if t := g.metadata.topics[p.tp.Topic]; t != nil {
+		target.topicID = t.ID
+	}
+	follower := false
+	if p.route.replica >= 0 {
+		replica, known := g.metadata.brokers[p.route.replica]
+		if known && time.Now().Before(p.route.replicaUntil) {
+			broker, follower, target.broker, ok = replica, true, replica.ID, true
+		} else {
+			target.replica = -1
+		}
+	}
+	if ok && !g.ensureFetcher(ctx, broker) {
+		return // its predecessor is still stopping; routed when it is gone
+	}
+	if target == p.route {
+		return
+	}
+	if target.broker != p.route.broker {
+		g.unroute(ctx, p)
+	}
+	p.route = target
+	known := &leaderKnown{epoch: p.epoch, broker: broker, leaderEpoch: target.leaderEpoch, topicID: target.topicID, follower: follower}
+	if ok {
+		known.fetcher = g.Lookup(fetcherKey(broker.ID))
+		if known.fetcher != nil {
+			ctx.Send(known.fetcher, &partitionRouted{tp: p.tp, epoch: p.epoch, pid: pid})
+		}
+	}
+	ctx.Send(pid, known)
+}
+
+func (g *group) unroute(ctx actor.Context, p *part) {
+	if p.route.broker >= 0 {
+		g.tell(ctx, fetcherKey(p.route.broker), &partitionUnrouted{tp: p.tp, epoch: p.epoch})
+		p.route.broker = -1
+	}
+}
+
+// ensureFetcher starts the fetcher of a broker, or tells it the broker's new address.
+func (g *group) ensureFetcher(ctx actor.Context, broker kafka.Broker) bool {
+	key := fetcherKey(broker.ID)
+	known, there := g.fetchers[broker.ID]
+	if !there {
+		if g.Supervisor.Lookup(key) != nil {
+			return false
+		}
+		g.fetchers[broker.ID] = broker
+		g.spawnChild(ctx, key, func() actor.Actor { return newFetcher(g.shared, g.fetchers[broker.ID], g.self) })
+		return true
+	}
+	if known != broker {
+		g.fetchers[broker.ID] = broker
+		g.tell(ctx, key, &brokerMoved{broker: broker})
+	}
+	return true
+}
+
+// stopIdleFetchers ends the connections to brokers that nothing is read from.
+func (g *group) stopIdleFetchers(ctx actor.Context) {
+	used := make(map[int32]bool, len(g.fetchers))
+	for _, p := range g.parts {
+		used[p.route.broker] = true
+	}
+	for id := range g.fetchers {
+		if !used[id] && !g.Stop(ctx, fetcherKey(id)) {
+			delete(g.fetchers, id)
+		}
+	}
+}
+
+// leaderDoubted takes over a newer leader that a broker named, and has the metadata refreshed.
+func (g *group) leaderDoubted(ctx actor.Context, m *leaderDoubted) {
+	p := g.part(m.tp, m.epoch)
+	if p == nil {
+		return
+	}
+	p.route.replica = -1
+	if t := g.metadata.topics[m.tp.Topic]; m.leader != nil && t != nil && int(m.tp.Partition) < len(t.Partitions) {
+		meta := &t.Partitions[m.tp.Partition]
+		if _, reachable := g.metadata.brokers[m.leader.BrokerID]; reachable && m.leader.LeaderEpoch > meta.LeaderEpoch {
+			meta.Leader, meta.LeaderEpoch, meta.Err = m.leader.BrokerID, m.leader.LeaderEpoch, nil
+			g.route(ctx, p)
+			return
+		}
+	}
+	g.refreshSoon()
+}
+
+// replicaPreferred reads from a replica for as long as metadata is good for, or goes back to the leader.
+func (g *group) replicaPreferred(ctx actor.Context, m *replicaPreferred) {
+	p := g.part(m.tp, m.epoch)
+	if p == nil {
+		return
+	}
+	p.route.replica, p.route.replicaUntil = m.broker, time.Now().Add(g.shared.settings.MetadataMaxAge)
+	if _, known := g.metadata.brokers[m.broker]; m.broker >= 0 && !known {
+		g.refreshSoon()
+		return
+	}
+	g.route(ctx, p)
+}

@@ -1,0 +1,129 @@
+package actors
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
+)
+
+// startQueue is the partitions whose starting position is not decided yet, and the question for committed offsets that is
+// under way for them.
+type startQueue struct {
+	waiting map[kafka.TopicPartition]struct{}
+	id      uint64
+	asked   []kafka.TopicPartition
+	answers map[kafka.TopicPartition]CommittedOffset
+}
+
+func (q *startQueue) add(tp kafka.TopicPartition) {
+	if q.waiting == nil {
+		q.waiting = make(map[kafka.TopicPartition]struct{})
+	}
+	q.waiting[tp] = struct{}{}
+}
+
+func (q *startQueue) remove(tp kafka.TopicPartition) { delete(q.waiting, tp) }
+
+// requestStarts asks for the committed offsets of all partitions of the topics concerned: whether the group ever committed
+// on a topic decides where a partition without a commit begins. A newer question replaces the one under way.
+func (g *group) requestStarts(ctx actor.Context) {
+	q := &g.starts
+	if len(q.waiting) == 0 {
+		return
+	}
+	counts := make(map[string]int)
+	for tp := range q.waiting {
+		if t := g.metadata.topics[tp.Topic]; t != nil && int(tp.Partition) < len(t.Partitions) {
+			counts[tp.Topic] = len(t.Partitions)
+		} else {
+			g.refreshSoon() // granted by a leader that knows more than we do
+		}
+	}
+	var ask []kafka.TopicPartition
+	for topic, n := range counts {
+		for i := range n {
+			ask = append(ask, kafka.TopicPartition{Topic: topic, Partition: int32(i)})
+		}
+	}
+	if len(ask) == 0 {
+		return
+	}
+	slices.SortFunc(ask, kafka.TopicPartition.Compare)
+	if slices.Equal(ask, q.asked) && len(q.answers) == 0 && q.id > 0 {
+		return // the same question is under way
+	}
+	q.id++
+	q.asked, q.answers = ask, make(map[kafka.TopicPartition]CommittedOffset)
+	g.tell(ctx, committerKey, &offsetsWanted{id: q.id, partitions: ask})
+}
+
+func (g *group) offsetsFetched(ctx actor.Context, m *offsetsFetched) {
+	q := &g.starts
+	if m.id != q.id {
+		g.shared.staleMessage()
+		return
+	}
+	for tp, answer := range m.offsets {
+		q.answers[tp] = answer
+	}
+	byTopic := make(map[string]map[int32]rebalance.Committed)
+	for tp := range q.waiting {
+		answer, ok := q.answers[tp]
+		if !ok {
+			continue
+		}
+		if byTopic[tp.Topic] == nil {
+			byTopic[tp.Topic] = make(map[int32]rebalance.Committed)
+		}
+		byTopic[tp.Topic][tp.Partition] = rebalance.Committed{Offset: answer.Offset, LeaderEpoch: answer.LeaderEpoch}
+	}
+	for topic, committed := range byTopic {
+		decisions := rebalance.DecideStarts(topic, committed, q.others(topic), g.shared.settings.Reset)
+		for partition, decision := range decisions {
+			tp := kafka.TopicPartition{Topic: topic, Partition: partition}
+			g.decided(ctx, tp, decision, committed[partition].Offset)
+		}
+	}
+	if len(q.waiting) == 0 {
+		q.asked, q.answers = nil, nil
+	}
+}
+
+// others says what is known of the group's commits in the rest of a topic.
+func (q *startQueue) others(topic string) rebalance.GroupCommits {
+	state := rebalance.GroupCommitsNone
+	for _, tp := range q.asked {
+		if tp.Topic != topic {
+			continue
+		}
+		answer, ok := q.answers[tp]
+		switch {
+		case ok && answer.Offset >= 0:
+			return rebalance.GroupCommitsSome
+		case !ok:
+			state = rebalance.GroupCommitsUnknown
+		}
+	}
+	return state
+}
+
+// decided tells everybody where a partition starts. One that cannot be decided yet goes on waiting.
+func (g *group) decided(ctx actor.Context, tp kafka.TopicPartition, decision rebalance.StartDecision, committed int64) {
+	if failed, ok := decision.(rebalance.StartFails); ok && errors.Is(failed.Err, rebalance.ErrCommitsUnknown) {
+		return
+	}
+	g.starts.remove(tp)
+	p := g.parts[tp]
+	if p == nil {
+		return
+	}
+	p.phase = partRunning
+	p.cell.committed.Store(committed)
+	g.tell(ctx, committerKey, &partitionOpened{tp: tp, epoch: p.epoch, committed: committed, cell: p.cell})
+	g.tell(ctx, p.key, &startDecided{epoch: p.epoch, decision: decision, committed: committed})
+	g.feed(ctx, rebalance.PartitionStarted{TopicPartition: tp, Epoch: p.epoch})
+}

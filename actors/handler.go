@@ -1,0 +1,64 @@
+package actors
+
+import (
+	"context"
+	"time"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// The messages a handler actor (api.HandleActor) receives, in this order: Assigned, any number of Deliver, then Revoking
+// and the end, or Lost and the end. After a restart the new actor gets Assigned again. All other messages that it sees are
+// protoactor's own or the user's.
+
+// Assigned is the first message: the partition is this actor's.
+type Assigned struct {
+	TopicPartition kafka.TopicPartition
+	Epoch          kafka.AssignmentEpoch
+	// Position is the offset of the first record that will come, unless the log has a hole there.
+	Position int64
+	// Restarts is how many actors this ownership has used up before.
+	Restarts int
+}
+
+// Deliver brings records. The next Deliver of the partition comes when every record of this one is acknowledged.
+type Deliver struct {
+	// Delivery acknowledges the records, from any goroutine.
+	*Delivery
+}
+
+// Revoking says that the partition is being given up: no further Deliver comes. What is acknowledged before Until is
+// committed.
+type Revoking struct {
+	TopicPartition kafka.TopicPartition
+	Until          time.Time
+	// Closing is true when the whole consumer closes.
+	Closing bool
+}
+
+// Lost says that the partition is gone; acknowledgments have no effect any more.
+type Lost struct {
+	TopicPartition kafka.TopicPartition
+	Cause          error
+}
+
+// IgnoreDeadLetterLogging keeps protoactor from printing the message, and with it records, when it cannot be delivered.
+func (*Assigned) IgnoreDeadLetterLogging() {}
+
+// IgnoreDeadLetterLogging keeps protoactor from printing the message, and with it records, when it cannot be delivered.
+func (*Deliver) IgnoreDeadLetterLogging() {}
+
+// IgnoreDeadLetterLogging keeps protoactor from printing the message, and with it records, when it cannot be delivered.
+func (*Revoking) IgnoreDeadLetterLogging() {}
+
+// IgnoreDeadLetterLogging keeps protoactor from printing the message, and with it records, when it cannot be delivered.
+func (*Lost) IgnoreDeadLetterLogging() {}
+
+type deliveryKey struct{}
+
+// DeliveryFrom returns the delivery that a handler's context belongs to, nil for another context. It tells the attempt and
+// what is being worked on; a function handler needs not acknowledge through it.
+func DeliveryFrom(ctx context.Context) *Delivery {
+	d, _ := ctx.Value(deliveryKey{}).(*Delivery)
+	return d
+}

@@ -1,0 +1,332 @@
+package actors
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
+
+	"github.com/troupego/troupe/commit"
+	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
+	"github.com/troupego/troupe/supervisor"
+)
+
+// partitionConfig is what a partition actor is for.
+type partitionConfig struct {
+	tp           kafka.TopicPartition
+	epoch        kafka.AssignmentEpoch
+	cell         *cell
+	registration *Registration
+	group        *actor.PID
+}
+
+// partition owns one partition under one assignment epoch: its position, the surplus of fetched records, the window, the
+// tracker, and the delivery to its handler. Its states are those of rebalance.Partition.
+type partition struct {
+	*supervisor.Supervisor
+	partitionConfig
+	shared *shared
+	self   *actor.PID
+
+	machine *rebalance.Partition
+	alarm   alarm
+	closing bool
+	drain   drainWanted
+
+	tracker *commit.Tracker
+	window  *commit.Window
+	// committer is nil until it is known; offered is the last offset told to it; flushBy is the deadline of the final
+	// commit that is asked for, zero for none.
+	committer *actor.PID
+	offered   int64
+	flushBy   time.Time
+	flushID   uint64
+	finalErr  error
+
+	intake  intake
+	handler handlerSide
+}
+
+func newPartition(s *shared, config partitionConfig) *partition {
+	window, err := commit.NewWindow(s.settings.MaxInTransit, s.settings.ResumeBelow)
+	if err != nil {
+		panic(err)
+	}
+	p := &partition{
+		Supervisor: supervisor.New(s.settings.Seed ^ uint64(config.epoch)), partitionConfig: config, shared: s,
+		machine: rebalance.NewPartition(rebalance.Grant{TopicPartition: config.tp, Epoch: config.epoch}),
+		window:  window, offered: kafka.NoOffset,
+	}
+	p.intake = newIntake(s.settings.PartitionMaxBytes)
+	p.handler.nacks = supervisor.NewBudget(config.registration.Restart, s.settings.Seed^uint64(config.tp.Partition))
+	return p
+}
+
+// Receive implements actor.Actor.
+func (p *partition) Receive(ctx actor.Context) {
+	outcomes, handled := p.Supervisor.Receive(ctx)
+	for _, o := range outcomes {
+		p.outcome(ctx, o)
+	}
+	if !handled {
+		p.receive(ctx, ctx.Message())
+	}
+	p.publish()
+}
+
+func (p *partition) receive(ctx actor.Context, message any) {
+	switch m := message.(type) {
+	case *actor.Started:
+		p.self = ctx.Self()
+		p.startHandler(ctx)
+	case *actor.Stopping:
+		p.stop(ctx)
+	case *actor.Stopped:
+		p.leaveGate()
+	case *alarmRang:
+		p.rang(ctx, m)
+	case *startDecided:
+		if p.current(m.epoch) {
+			p.startDecided(ctx, m)
+		}
+	case *leaderKnown:
+		if p.current(m.epoch) {
+			p.leaderKnown(ctx, m)
+		}
+	case *committerKnown:
+		if p.current(m.epoch) {
+			p.committerKnown(ctx, m)
+		}
+	case *recordsFetched:
+		p.recordsFetched(ctx, m)
+	case *offsetFound:
+		if p.current(m.epoch) {
+			p.offsetFound(ctx, m)
+		}
+	default:
+		p.receiveHandling(ctx, message)
+	}
+}
+
+// receiveHandling is the handler's side and the end of the ownership.
+func (p *partition) receiveHandling(ctx actor.Context, message any) {
+	switch m := message.(type) {
+	case *ackSignal:
+		p.acknowledged(ctx, m.delivery)
+	case *delivered:
+		p.delivered(ctx, m.delivery)
+	case *placeFree:
+		p.placeFree(ctx)
+	case *drainWanted:
+		if p.current(m.epoch) {
+			p.drain, p.closing = *m, m.closing
+			p.feed(ctx, rebalance.DrainRequested{DrainUntil: m.drainUntil, Deadline: m.deadline})
+		}
+	case *ownershipLost:
+		if p.current(m.epoch) {
+			p.feed(ctx, rebalance.OwnershipLost{Cause: m.cause})
+		}
+	case *flushed:
+		if m.result.ID == p.flushID {
+			p.finalErr = m.result.Err
+			p.feed(ctx, rebalance.FinalCommitAnswered{Err: m.result.Err})
+		}
+	}
+}
+
+func (p *partition) current(epoch kafka.AssignmentEpoch) bool {
+	if epoch != p.epoch {
+		p.shared.staleMessage()
+		return false
+	}
+	return true
+}
+
+func (p *partition) rang(ctx actor.Context, m *alarmRang) {
+	switch {
+	case p.alarm.rang(m):
+		p.feed(ctx, rebalance.PartitionTick{})
+	case p.intake.alarm.rang(m):
+		p.intakeRetry(ctx)
+	case p.handler.alarm.rang(m):
+		p.pump(ctx)
+	}
+}
+
+// stop runs in Stopping: handlers are told, timers end, memory is given back. Whoever still runs keeps the gate closed.
+func (p *partition) stop(actor.Context) {
+	p.alarm.stop()
+	p.intake.alarm.stop()
+	p.handler.alarm.stop()
+	if d := p.handler.delivery; d != nil {
+		d.halt()
+		d.end(fmt.Errorf("%w: partition actor stopped", rebalance.ErrLost))
+		p.releaseSlot()
+	}
+	p.shared.slots.forget(p.self)
+	p.shared.memory.drop(partitionHolder(p.tp, p.epoch))
+}
+
+// feed steps the partition's machine and runs what it says.
+func (p *partition) feed(ctx actor.Context, in rebalance.PartitionInput) {
+	effects, err := p.machine.Step(time.Now(), in)
+	if err != nil {
+		p.shared.observe(event.Refused{Member: p.shared.member(), Err: err})
+		p.shared.logger.Warn("partition input refused", zap.Error(err))
+	}
+	for _, effect := range effects {
+		p.run(ctx, effect)
+	}
+	at, ok := p.machine.Deadline()
+	p.alarm.setAt(p.shared.sys, p.self, at, ok)
+}
+
+func (p *partition) run(ctx actor.Context, effect rebalance.PartitionEffect) {
+	switch e := effect.(type) {
+	case rebalance.StartFlow:
+		p.startFlow(ctx, e.Offset)
+	case rebalance.StopFlow:
+		p.stopFlow(ctx)
+	case rebalance.CancelHandler:
+		p.cancelHandler(e.Cause)
+	case rebalance.AbandonHandler:
+		p.abandonHandler()
+	case rebalance.RequestFinalCommit:
+		p.requestFinalCommit(ctx, e.Deadline)
+	case rebalance.Release:
+		p.release(ctx, e)
+	case rebalance.PartitionMoved:
+		p.cell.state.Store(int32(e.To))
+		p.shared.logger.Debug("partition moved", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
+			zap.Uint64("epoch", uint64(p.epoch)), zap.Stringer("from", e.From), zap.Stringer("to", e.To), zap.String("cause", e.Cause))
+	}
+}
+
+// startFlow begins fetching and delivering at offset.
+func (p *partition) startFlow(ctx actor.Context, offset int64) {
+	p.tracker = commit.NewTracker(offset)
+	p.intake.restart(offset)
+	p.cell.condition.Store(int32(conditionFlowing))
+	p.offer(ctx)
+	p.tellAssigned(ctx)
+	p.pump(ctx)
+}
+
+// stopFlow is the first step of REVOKING: nothing is fetched or delivered any more, and what was not delivered is dropped.
+func (p *partition) stopFlow(ctx actor.Context) {
+	p.intake.alarm.stop()
+	p.handler.alarm.stop()
+	p.dropSurplus()
+	if d := p.handler.delivery; d != nil {
+		d.halt()
+	}
+	p.tellRevoking(ctx)
+}
+
+func (p *partition) requestFinalCommit(ctx actor.Context, deadline time.Time) {
+	p.flushBy = deadline
+	if p.tracker != nil {
+		p.collect()
+		p.offer(ctx)
+	}
+	p.flush(ctx)
+}
+
+func (p *partition) flush(ctx actor.Context) {
+	if p.committer == nil || p.flushBy.IsZero() {
+		return
+	}
+	p.flushID++
+	ctx.Send(p.committer, &flushWanted{id: p.flushID, tp: p.tp, epoch: p.epoch, deadline: p.flushBy, from: p.self})
+}
+
+// release is REVOKED: from here on every acknowledgment is stale.
+func (p *partition) release(ctx actor.Context, e rebalance.Release) {
+	if d := p.handler.delivery; d != nil {
+		d.end(p.cancelCause(e.Cause))
+	}
+	if e.Lost {
+		p.tellLost(ctx, e.Cause)
+	}
+	released := &partitionReleased{tp: p.tp, epoch: p.epoch, committed: p.cell.committed.Load(), pending: kafka.NoOffset, err: e.Cause}
+	if p.tracker != nil {
+		released.pending = p.tracker.Committable()
+		released.uncommitted = p.tracker.InTransit()
+		if released.committed >= 0 {
+			released.uncommitted = max(int(p.tracker.Position()-released.committed), 0)
+		}
+	}
+	ctx.Send(p.group, released)
+}
+
+func (p *partition) cancelCause(cause error) error {
+	if p.closing {
+		return fmt.Errorf("%w: %w", ErrClosing, cause)
+	}
+	return cause
+}
+
+func (p *partition) committerKnown(ctx actor.Context, m *committerKnown) {
+	p.committer = m.pid
+	p.offered = kafka.NoOffset
+	if p.tracker != nil && p.machine.CanCommit() {
+		p.offer(ctx)
+	}
+	p.flush(ctx)
+}
+
+// collect takes over what the handler acknowledged.
+func (p *partition) collect() (fresh int) {
+	d := p.handler.delivery
+	if d == nil || p.tracker == nil {
+		return 0
+	}
+	fresh = d.collect(p.tracker)
+	p.cell.acked.Add(uint64(fresh))
+	return fresh
+}
+
+// offer tells the committer that the contiguous point moved.
+func (p *partition) offer(ctx actor.Context) {
+	offset := p.tracker.Committable()
+	p.cell.finished.Store(offset)
+	if p.committer == nil || offset == p.offered {
+		return
+	}
+	p.offered = offset
+	ctx.Send(p.committer, &offsetOffered{offset: commit.Offset{
+		TopicPartition: p.tp, Epoch: p.epoch, Offset: offset, LeaderEpoch: p.tracker.CommittableEpoch(),
+	}})
+}
+
+// pump does what can be done now: ask for more, and deliver.
+func (p *partition) pump(ctx actor.Context) {
+	p.deliverNext(ctx)
+	p.want(ctx)
+}
+
+// publish puts the figures on the board.
+func (p *partition) publish() {
+	if p.tracker == nil {
+		return
+	}
+	p.cell.position.Store(p.tracker.Position())
+	p.cell.inTransit.Store(int64(p.tracker.InTransit()))
+	how := conditionFlowing
+	switch {
+	case p.intake.failed:
+		how = conditionFailed
+	case p.handler.paused:
+		how = conditionPaused
+	case p.handler.alarm.set || !p.handler.up:
+		how = conditionBackingOff
+	case p.window.Paused():
+		how = conditionWindowFull
+	case p.intake.fetcher == nil || p.intake.reset != nil:
+		how = conditionWaiting
+	}
+	p.cell.condition.Store(int32(how))
+}

@@ -1,0 +1,353 @@
+package actors
+
+import (
+	"errors"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
+
+	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
+	"github.com/troupego/troupe/supervisor"
+)
+
+const handlerKey = "handler"
+
+// signalSpacing is the least time between two signals of one delivery that is not complete: a commit cannot go out more
+// often than commitSpacing anyway.
+const signalSpacing = commitSpacing / 4
+
+// handlerSide is the partition's side of its handler.
+type handlerSide struct {
+	// up is true while a handler is there that takes deliveries, gated while the partition's gate is held for a user's actor.
+	up    bool
+	gated bool
+	// slotted is true while a delivery to a user's actor holds one of the member's slots.
+	slotted  bool
+	delivery *Delivery
+	// again are the records that come again, for the attempt-th time, after the alarm.
+	again   []kafka.Record
+	attempt int
+	alarm   alarm
+	nacks   *supervisor.Budget
+	paused  bool
+	// restarts counts the handlers used up under this epoch.
+	restarts int
+}
+
+func (p *partition) userActor() bool { return p.registration.Actor != nil }
+
+// startHandler starts the handler. A user's actor starts when the partition's gate is free, and holds it until it is gone;
+// a function's runner takes the gate for each delivery.
+func (p *partition) startHandler(ctx actor.Context) {
+	spawn := func(ctx actor.Context) *actor.PID {
+		return p.shared.sys.spawnChild(ctx, handlerKey, func() actor.Actor {
+			return &runner{shared: p.shared, reg: p.registration, tp: p.tp, epoch: p.epoch}
+		})
+	}
+	if p.userActor() {
+		if !p.handler.gated && !p.shared.gates.enter(p.tp, p.epoch, p.currentOffset, p.self) {
+			return // placeFree comes when the handler of an earlier epoch has returned
+		}
+		p.handler.gated = true
+		spawn = func(ctx actor.Context) *actor.PID {
+			return p.shared.sys.spawnUser(ctx, handlerKey, func() actor.Actor { return p.registration.Actor(p.tp) })
+		}
+	}
+	_, err := p.Start(ctx, supervisor.ChildSpec{Key: handlerKey, Role: "handler " + p.tp.String(), Policy: p.registration.Restart, Spawn: spawn})
+	if err != nil {
+		panic(err)
+	}
+	p.handler.up = true
+	p.tellAssigned(ctx)
+}
+
+// currentOffset is what the gate reports as being worked on. It is called from other goroutines.
+func (p *partition) currentOffset() int64 {
+	if d := p.cell.delivery.Load(); d != nil {
+		return d.currentOffset()
+	}
+	return kafka.NoOffset
+}
+
+func (p *partition) leaveGate() {
+	if p.handler.gated {
+		p.handler.gated = false
+		p.shared.gates.leave(p.tp, p.epoch)
+	}
+}
+
+func (p *partition) placeFree(ctx actor.Context) {
+	if p.userActor() && !p.handler.gated && p.machine.State() < rebalance.PartitionRevoking {
+		p.startHandler(ctx)
+	}
+	p.pump(ctx)
+}
+
+// tell sends a handler actor one of its messages.
+func (p *partition) tell(ctx actor.Context, message any) {
+	if pid := p.Lookup(handlerKey); p.userActor() && pid != nil {
+		ctx.Send(pid, message)
+	}
+}
+
+// tellAssigned introduces a handler actor to its partition, as soon as both are ready.
+func (p *partition) tellAssigned(ctx actor.Context) {
+	if p.tracker != nil && p.handler.up {
+		position := p.tracker.Position()
+		if offset, ok := p.tracker.FirstUnacked(); ok {
+			position = offset
+		}
+		p.tell(ctx, &Assigned{TopicPartition: p.tp, Epoch: p.epoch, Position: position, Restarts: p.handler.restarts})
+	}
+}
+
+func (p *partition) tellRevoking(ctx actor.Context) {
+	if !p.drain.deadline.IsZero() {
+		p.tell(ctx, &Revoking{TopicPartition: p.tp, Until: p.drain.drainUntil, Closing: p.closing})
+	}
+}
+
+func (p *partition) tellLost(ctx actor.Context, cause error) {
+	p.tell(ctx, &Lost{TopicPartition: p.tp, Cause: cause})
+}
+
+// deliverNext gives the handler its next records: those that come again first, then new ones, at most MaxRecords and no
+// more than the window has room for. One delivery is outstanding at a time.
+func (p *partition) deliverNext(ctx actor.Context) {
+	h := &p.handler
+	if !p.machine.CanDeliver() || h.delivery != nil || !h.up || h.alarm.set || p.tracker == nil {
+		return
+	}
+	p.window.Update(p.tracker.InTransit())
+	records, attempt := h.again, h.attempt
+	if len(records) == 0 {
+		records, attempt = p.takeRecords(ctx, min(p.registration.MaxRecords, p.window.Room(p.tracker.InTransit()))), 1
+	}
+	if len(records) == 0 {
+		return
+	}
+	h.again, h.attempt = records, attempt // until the slot is ours
+	if p.userActor() && !h.slotted {
+		if h.slotted = p.shared.slots.enter(p.self); !h.slotted {
+			return
+		}
+	}
+	h.again = nil
+	p.deliver(ctx, records, attempt)
+}
+
+func (p *partition) deliver(ctx actor.Context, records []kafka.Record, attempt int) {
+	d := newDelivery(p.tp, p.epoch, records, attempt, &p.shared.board.stale)
+	d.perRecord, d.byActor = p.registration.Record != nil, p.userActor()
+	root, self := p.shared.sys.root, p.self
+	d.notify = func() { root.Send(self, &ackSignal{delivery: d}) }
+	p.handler.delivery = d
+	p.cell.delivery.Store(d)
+	if attempt > 1 {
+		p.cell.redelivered.Add(uint64(len(records)))
+	}
+	p.feed(ctx, rebalance.DeliveryStarted{})
+	pid := p.Lookup(handlerKey)
+	if d.byActor {
+		ctx.Send(pid, &Deliver{Delivery: d})
+	} else {
+		ctx.Send(pid, &deliver{delivery: d})
+	}
+}
+
+// acknowledged takes over what a delivery reports, and lets it report again after a while.
+func (p *partition) acknowledged(ctx actor.Context, d *Delivery) {
+	if d != p.handler.delivery {
+		p.shared.staleMessage()
+		return
+	}
+	seen := d.progress()
+	if p.collect() > 0 {
+		p.succeeded()
+		p.offer(ctx)
+	}
+	switch {
+	case d.byActor && d.settledAll():
+		p.settled(ctx, d)
+	case !d.settledAll():
+		time.AfterFunc(signalSpacing, func() { d.rearm(seen) })
+	}
+}
+
+// settled ends a handler actor's delivery: every record has its verdict.
+func (p *partition) settled(ctx actor.Context, d *Delivery) {
+	offset, cause, refused := d.firstNack()
+	if !refused {
+		p.delivered(ctx, d)
+		return
+	}
+	decision := p.handler.nacks.Fail(time.Now())
+	p.again(d, offset)
+	p.failed(ctx, &HandlerError{TopicPartition: p.tp, Offset: offset, Err: cause}, decision)
+	p.handler.alarm.setAt(p.shared.sys, p.self, time.Now().Add(decision.After), true)
+	p.ended(ctx)
+}
+
+// delivered ends a delivery without a failure. When the flow was stopped meanwhile, some records may be left: they go to
+// the partition's next owner.
+func (p *partition) delivered(ctx actor.Context, d *Delivery) {
+	if d != p.handler.delivery {
+		p.shared.staleMessage()
+		return
+	}
+	p.collect()
+	p.succeeded()
+	p.offer(ctx)
+	p.ended(ctx)
+	p.pump(ctx)
+}
+
+// ended lets go of the delivery.
+func (p *partition) ended(ctx actor.Context) {
+	d := p.handler.delivery
+	p.handler.delivery = nil
+	p.cell.delivery.Store(nil)
+	d.end(nil)
+	p.releaseSlot()
+	p.intake.delivering = 0
+	p.settleMemory()
+	p.rewindNow(ctx)
+	p.feed(ctx, rebalance.DeliveryEnded{})
+}
+
+func (p *partition) releaseSlot() {
+	if p.handler.slotted {
+		p.handler.slotted = false
+		p.shared.slots.leave()
+	}
+}
+
+// succeeded tells the budgets that the handler does its work.
+func (p *partition) succeeded() {
+	now := time.Now()
+	probed := p.Succeed(handlerKey, now)
+	if p.handler.nacks.Succeed(now) {
+		probed = true
+	}
+	if p.handler.paused && probed {
+		p.handler.paused = false
+		p.shared.observe(event.PartitionResumed{Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch})
+	}
+}
+
+// again keeps the records that were not acknowledged for another attempt.
+func (p *partition) again(d *Delivery, failedAt int64) {
+	h := &p.handler
+	h.again, h.attempt = nil, d.attempt+1
+	for i := range d.records {
+		if next, open := p.tracker.NextUnacked(d.records[i].Offset); !open || next != d.records[i].Offset {
+			continue
+		}
+		if i > 0 && len(h.again) == 0 && d.perRecord && d.records[i].Offset == failedAt {
+			h.attempt = 2 // the records before it succeeded, so it was tried once
+		}
+		h.again = append(h.again, d.records[i])
+	}
+}
+
+// HandleFailure takes over what the failing handler had acknowledged before its supervisor judges the failure: a handler
+// that gets further each time is no hopeless case.
+func (p *partition) HandleFailure(system *actor.ActorSystem, parent actor.Supervisor, child *actor.PID, stats *actor.RestartStatistics, reason, message any) {
+	if p.collect() > 0 {
+		p.succeeded()
+	}
+	p.handler.up = false
+	p.Supervisor.HandleFailure(system, parent, child, stats, reason, message)
+}
+
+// outcome reacts to what happened to the handler.
+func (p *partition) outcome(ctx actor.Context, o supervisor.Outcome) {
+	switch o := o.(type) {
+	case supervisor.ChildFailed:
+		p.handlerFailed(ctx, o)
+	case supervisor.ChildRespawned:
+		p.handler.up = true
+		p.handler.restarts++
+		p.cell.restarts.Add(1)
+		p.shared.observe(event.HandlerRestarted{
+			Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch, Restarts: p.handler.restarts, After: o.Decision.After,
+		})
+		p.tellAssigned(ctx)
+		p.pump(ctx)
+	case supervisor.BudgetSpent, supervisor.ChildStopped:
+	}
+}
+
+func (p *partition) handlerFailed(ctx actor.Context, o supervisor.ChildFailed) {
+	p.handler.up = false
+	failure := handlerFailure(p.tp, o.Reason)
+	if d := p.handler.delivery; d != nil {
+		if failure.Offset < 0 {
+			failure.Offset = d.currentOffset()
+		}
+		p.collect()
+		p.again(d, failure.Offset)
+		p.offer(ctx)
+	} else if failure.Offset < 0 && p.tracker != nil {
+		failure.Offset = p.tracker.Position()
+	}
+	p.failed(ctx, failure, o.Decision)
+	if p.handler.delivery != nil {
+		p.handler.delivery.end(ErrHandlerRestarted)
+		p.ended(ctx)
+	}
+}
+
+// failed reports a failure and what the budget says to it.
+func (p *partition) failed(ctx actor.Context, failure *HandlerError, decision supervisor.Decision) {
+	attempt := max(p.handler.attempt-1, 1)
+	p.shared.observe(event.HandlerFailed{
+		Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch, Offset: failure.Offset, Attempt: attempt, Err: failure, Panic: failure.Panic,
+	})
+	p.shared.logger.Warn("handler failed", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
+		zap.Int64("offset", failure.Offset), zap.Int("attempt", attempt), zap.Bool("panic", failure.Panic), zap.Duration("retry_in", decision.After))
+	switch decision.Action {
+	case supervisor.Stop:
+		p.handler.paused = true
+		ctx.Send(p.group, &consumerFailed{err: failure})
+	case supervisor.Probe:
+		p.handler.paused = true
+		p.shared.observe(event.PartitionPaused{
+			Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch, Offset: failure.Offset, Err: failure, ProbeIn: decision.After,
+		})
+	case supervisor.Restart:
+	}
+}
+
+// handlerFailure finds the handler's own error in what its actor failed with.
+func handlerFailure(tp kafka.TopicPartition, reason any) *HandlerError {
+	err := reasonError(reason)
+	if failure, ok := errors.AsType[*HandlerError](err); ok {
+		return failure
+	}
+	_, panicked := errors.AsType[*PanicError](err)
+	return &HandlerError{TopicPartition: tp, Offset: kafka.NoOffset, Panic: panicked, Err: err}
+}
+
+func (p *partition) cancelHandler(cause error) {
+	if d := p.handler.delivery; d != nil {
+		d.cancel(p.cancelCause(cause))
+	}
+}
+
+// abandonHandler says that the handler is no longer waited for. Its gate stays closed until it returns.
+func (p *partition) abandonHandler() {
+	shared, tp, epoch := p.shared, p.tp, p.epoch
+	member := shared.member()
+	offset, age, running := shared.gates.abandon(tp, epoch, func() {
+		shared.observe(event.HandlerReturned{Member: member, TopicPartition: tp, Epoch: epoch})
+	})
+	if running {
+		shared.observe(event.HandlerAbandoned{Member: member, TopicPartition: tp, Epoch: epoch, Offset: offset, Age: age})
+		shared.logger.Warn("handler abandoned", zap.String("topic", tp.Topic), zap.Int32("partition", tp.Partition),
+			zap.Int64("offset", offset), zap.Duration("age", age))
+	}
+}

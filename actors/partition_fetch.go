@@ -1,0 +1,391 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
+
+	"github.com/troupego/troupe/commit"
+	"github.com/troupego/troupe/internal/buffer"
+	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
+)
+
+// maxChunks is how many answers a partition keeps undecoded: one to go on with while the next is on its way.
+const maxChunks = 2
+
+// intake is the partition's side of fetching: where it reads, what it has, and what it waits for.
+type intake struct {
+	fetcher *actor.PID
+	leader  leaderKnown
+	// fetchFrom is the next offset to ask for, lastEpoch the leader epoch of the last batch fetched; decodeFrom is the next
+	// offset to decode.
+	fetchFrom  int64
+	lastEpoch  int32
+	decodeFrom int64
+	// wanting is true while a credit is out, chunks counts the answers not decoded to their end.
+	wanting bool
+	chunks  int
+	// maxBytes is asked for; it grows for a batch that does not fit.
+	maxBytes int
+	surplus  *buffer.Surplus[ChunkReader]
+	// delivering is the bytes of slabs whose last records are being delivered; counted is what the memory register has.
+	delivering, counted int64
+
+	// reset is the offset that is looked up, lookupID the question that is under way.
+	reset    *rebalance.StartFromReset
+	lookupID uint64
+	// rewind is where to go on after the outstanding delivery, when that is before the position; nil for nowhere.
+	rewind *int64
+	// failed is true while a batch cannot be read; alarm is the next try of whatever failed, after failures in a row.
+	failed   bool
+	alarm    alarm
+	failures int
+}
+
+func newIntake(maxBytes int) intake {
+	return intake{
+		maxBytes: maxBytes, fetchFrom: kafka.NoOffset, lastEpoch: kafka.NoLeaderEpoch, surplus: buffer.NewSurplus[ChunkReader](0),
+	}
+}
+
+// restart empties the intake and goes on at offset.
+func (in *intake) restart(offset int64) {
+	in.fetchFrom, in.decodeFrom = offset, offset
+	in.wanting, in.chunks = false, 0
+	in.surplus = buffer.NewSurplus[ChunkReader](offset)
+}
+
+// startDecided begins at the committed offset, or looks the first one up.
+func (p *partition) startDecided(ctx actor.Context, m *startDecided) {
+	if p.machine.State() != rebalance.PartitionAssigning {
+		return
+	}
+	switch d := m.decision.(type) {
+	case rebalance.StartAt:
+		// Epoch 0 is also what clients write that do not know the epoch; taken at its word it would look like a truncation.
+		if d.LeaderEpoch > 0 {
+			p.intake.lastEpoch = d.LeaderEpoch
+		}
+		p.feed(ctx, rebalance.PositionKnown{Offset: d.Offset})
+	case rebalance.StartFromReset:
+		p.intake.reset = &d
+		p.lookUp(ctx)
+	case rebalance.StartFails:
+		p.startFails(d.Err)
+	case rebalance.AskLeader:
+	}
+}
+
+// startFails stands still, loudly: only a person can say where to start.
+func (p *partition) startFails(err error) {
+	p.intake.failed = true
+	p.cell.condition.Store(int32(conditionFailed))
+	p.shared.observe(event.PartitionFailed{Member: p.shared.member(), TopicPartition: p.tp, Offset: kafka.NoOffset, Err: err})
+	p.shared.logger.Error("partition cannot start", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition), zap.Error(err))
+}
+
+func (p *partition) leaderKnown(ctx actor.Context, m *leaderKnown) {
+	p.intake.fetcher, p.intake.leader = m.fetcher, *m
+	p.intake.wanting = false
+	if p.intake.reset != nil {
+		p.lookUp(ctx)
+		return
+	}
+	p.pump(ctx)
+}
+
+// want asks for more when there is room. One want is one credit.
+func (p *partition) want(ctx actor.Context) {
+	in := &p.intake
+	if !p.machine.CanDeliver() || in.fetcher == nil || in.wanting || in.alarm.set || in.reset != nil || in.rewind != nil ||
+		in.chunks >= maxChunks {
+		return
+	}
+	in.wanting = true
+	ctx.Send(in.fetcher, &recordsWanted{want: buffer.Want{
+		TopicPartition: p.tp, Epoch: p.epoch, TopicID: in.leader.topicID, Offset: in.fetchFrom,
+		LeaderEpoch: in.leader.leaderEpoch, LastFetchedEpoch: in.lastEpoch, MaxBytes: int32(in.maxBytes),
+	}})
+}
+
+// recordsFetched takes an answer over, or judges what went wrong.
+func (p *partition) recordsFetched(ctx actor.Context, m *recordsFetched) {
+	in, answer := &p.intake, &m.answer
+	size := len(answer.Chunk.Data)
+	if m.epoch != p.epoch || m.offset != in.fetchFrom || !p.machine.CanDeliver() {
+		p.shared.staleMessage()
+		return
+	}
+	if end := answer.HighWatermark; answer.Err == nil && end >= 0 {
+		if p.shared.settings.Isolation == kafka.ReadCommitted && answer.LastStableOffset >= 0 {
+			end = answer.LastStableOffset
+		}
+		p.cell.end.Store(end)
+	}
+	if !m.consumed {
+		return
+	}
+	in.wanting = false
+	switch {
+	case answer.Err != nil:
+		p.fetchFailed(ctx, m.broker, answer)
+	case answer.Diverging != nil:
+		p.truncated(ctx, *answer.Diverging)
+	case answer.PreferredReadReplica >= 0 && size == 0:
+		ctx.Send(p.group, &replicaPreferred{tp: p.tp, epoch: p.epoch, broker: answer.PreferredReadReplica})
+	default:
+		in.surplus.Push(p.shared.network.Decode(answer.Chunk), size)
+		in.chunks++
+		p.settleMemory()
+		if answer.Chunk.NextOffset >= 0 {
+			in.fetchFrom, in.lastEpoch = answer.Chunk.NextOffset, answer.Chunk.LastEpoch
+		} else {
+			in.chunks = maxChunks // nothing more until it is known what is wrong with it
+		}
+		if !in.failed {
+			in.failures = 0
+		}
+		p.pump(ctx)
+	}
+}
+
+// fetchFailed follows the verdict on a partition's error.
+func (p *partition) fetchFailed(ctx actor.Context, broker kafka.Broker, answer *FetchedPartition) {
+	in := &p.intake
+	switch judgeFetch(answer.Err) {
+	case fetchElsewhere:
+		ctx.Send(p.group, &leaderDoubted{tp: p.tp, epoch: p.epoch, leader: answer.CurrentLeader, err: answer.Err})
+		p.retryIntake()
+	case fetchOutOfRange:
+		p.outOfRange(ctx, answer.Err)
+	case fetchLater:
+		delay := p.retryIntake()
+		p.shared.observe(event.FetchFailed{
+			Member: p.shared.member(), TopicPartition: p.tp, Broker: broker, Offset: in.fetchFrom, Err: answer.Err, RetryIn: delay,
+		})
+		if in.leader.follower {
+			ctx.Send(p.group, &replicaPreferred{tp: p.tp, epoch: p.epoch, broker: -1})
+		}
+	}
+}
+
+// outOfRange applies the reset policy, but never on a follower's word: it may only be behind.
+func (p *partition) outOfRange(ctx actor.Context, err error) {
+	source := rebalance.FromLeader
+	if p.intake.leader.follower {
+		source = rebalance.FromFollower
+	}
+	switch d := rebalance.DecideOutOfRange(p.tp, p.intake.fetchFrom, source, p.shared.settings.Reset).(type) {
+	case rebalance.AskLeader:
+		ctx.Send(p.group, &replicaPreferred{tp: p.tp, epoch: p.epoch, broker: -1})
+	case rebalance.StartFromReset:
+		p.intake.reset = &d
+		p.lookUp(ctx)
+	case rebalance.StartFails:
+		p.startFails(fmt.Errorf("%w: %w", d.Err, err))
+	case rebalance.StartAt:
+	}
+}
+
+// lookUp asks the leader for the offset to reset to.
+func (p *partition) lookUp(ctx actor.Context) {
+	in := &p.intake
+	if in.reset == nil || in.fetcher == nil || in.alarm.set {
+		return
+	}
+	in.lookupID++
+	ctx.Send(in.fetcher, &offsetLookup{id: in.lookupID, epoch: p.epoch, from: p.self, query: OffsetQuery{
+		TopicPartition: p.tp, LeaderEpoch: in.leader.leaderEpoch, Timestamp: in.reset.Timestamp,
+	}})
+}
+
+func (p *partition) offsetFound(ctx actor.Context, m *offsetFound) {
+	in := &p.intake
+	if m.id != in.lookupID || in.reset == nil {
+		p.shared.staleMessage()
+		return
+	}
+	err := m.answer.Err
+	if err == nil && m.answer.Offset < 0 {
+		err = rebalance.ErrNoOffset
+	}
+	if err != nil {
+		ctx.Send(p.group, &leaderDoubted{tp: p.tp, epoch: p.epoch, err: err})
+		delay := p.retryIntake()
+		p.shared.observe(event.FetchFailed{
+			Member: p.shared.member(), TopicPartition: p.tp, Broker: in.leader.broker, Offset: in.fetchFrom, Err: err, RetryIn: delay,
+		})
+		return
+	}
+	reason := in.reset.Reason
+	in.reset, in.failures = nil, 0
+	p.reposition(ctx, m.answer.Offset, reason, nil)
+}
+
+// truncated goes back to where the logs agree (KIP-320).
+func (p *partition) truncated(ctx actor.Context, end EpochEnd) {
+	p.intake.lastEpoch = end.Epoch
+	p.reposition(ctx, min(end.EndOffset, p.intake.fetchFrom), "truncated", nil)
+}
+
+// reposition goes on at another offset than expected.
+func (p *partition) reposition(ctx actor.Context, offset int64, reason string, err error) {
+	in := &p.intake
+	p.shared.observe(event.PositionReset{
+		Member: p.shared.member(), TopicPartition: p.tp, From: in.fetchFrom, To: offset, Reason: reason, Err: err,
+	})
+	p.shared.logger.Warn("position reset", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
+		zap.Int64("from", in.fetchFrom), zap.Int64("to", offset), zap.String("reason", reason))
+	if p.machine.State() == rebalance.PartitionAssigning {
+		p.feed(ctx, rebalance.PositionKnown{Offset: offset})
+		return
+	}
+	p.dropSurplus()
+	if offset >= p.tracker.Position() {
+		p.tracker.DropBelow(offset)
+		in.restart(offset)
+		p.offer(ctx)
+		p.pump(ctx)
+		return
+	}
+	in.rewind = &offset
+	if p.handler.delivery == nil {
+		p.rewindNow(ctx)
+		p.pump(ctx)
+	}
+}
+
+// rewindNow starts a new run of positions below the present one, once nothing is outstanding: the log is shorter than what
+// was read of it.
+func (p *partition) rewindNow(ctx actor.Context) {
+	in := &p.intake
+	if in.rewind == nil || !p.machine.CanDeliver() {
+		return
+	}
+	offset := *in.rewind
+	in.rewind = nil
+	p.handler.again = nil
+	p.tracker = commit.NewTracker(offset)
+	in.restart(offset)
+	p.offered = kafka.NoOffset
+	if p.committer != nil {
+		ctx.Send(p.committer, &positionRewound{tp: p.tp, epoch: p.epoch})
+	}
+	p.offer(ctx)
+}
+
+// retryIntake sets the next try, later after each failure in a row.
+func (p *partition) retryIntake() time.Duration {
+	in := &p.intake
+	in.failures++
+	backoff := p.shared.settings.Backoff
+	delay := min(backoff.Initial<<min(in.failures-1, 16), backoff.Max)
+	in.alarm.setAt(p.shared.sys, p.self, time.Now().Add(delay), true)
+	return delay
+}
+
+func (p *partition) intakeRetry(ctx actor.Context) {
+	if p.intake.reset != nil {
+		p.lookUp(ctx)
+		return
+	}
+	p.pump(ctx)
+}
+
+// takeRecords returns up to limit records to deliver, decoding as needed. Batches without deliverable records move the
+// position only.
+func (p *partition) takeRecords(ctx actor.Context, limit int) []kafka.Record {
+	in := &p.intake
+	for limit > 0 {
+		records, freed := in.surplus.Take(limit)
+		if len(records) > 0 {
+			if err := p.tracker.Deliver(records); err != nil {
+				panic(err)
+			}
+			in.delivering += int64(freed)
+			p.cell.delivered.Add(uint64(len(records)))
+			p.advance(ctx)
+			return records
+		}
+		reader, ok := in.surplus.Front()
+		if !ok {
+			return nil
+		}
+		if !p.decode(ctx, reader) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// advance moves the position past markers and empty batches.
+func (p *partition) advance(ctx actor.Context) {
+	p.tracker.Advance(p.intake.surplus.Position())
+	p.offer(ctx)
+}
+
+// decode reads the next batch of the front chunk and reports whether there may be more to take.
+func (p *partition) decode(ctx actor.Context, reader ChunkReader) bool {
+	in := &p.intake
+	slab, err := reader.Next(in.decodeFrom)
+	switch {
+	case errors.Is(err, io.EOF):
+		in.surplus.Finish()
+		in.chunks--
+	case err != nil:
+		p.unreadable(ctx, err)
+		return false
+	default:
+		in.decodeFrom = slab.NextOffset
+		in.failed, in.failures = false, 0
+		if err := in.surplus.Decoded(slab.Records, slab.NextOffset, slab.Bytes, 0); err != nil {
+			panic(err)
+		}
+		if len(slab.Records) == 0 {
+			p.advance(ctx)
+		}
+	}
+	p.settleMemory()
+	return true
+}
+
+// unreadable stands before a batch that cannot be read, and tries again later: it may be the network's fault, or be mended
+// on the broker. A batch that did not fit is asked for whole.
+func (p *partition) unreadable(ctx actor.Context, err error) {
+	in := &p.intake
+	p.dropSurplus()
+	in.restart(in.decodeFrom)
+	if partial, ok := errors.AsType[*kafka.PartialBatchError](err); ok && partial.Need <= p.shared.settings.FetchMaxBytes {
+		in.maxBytes = max(in.maxBytes, partial.Need)
+		p.want(ctx)
+		return
+	}
+	in.failed = true
+	delay := p.retryIntake()
+	p.shared.observe(event.PartitionFailed{Member: p.shared.member(), TopicPartition: p.tp, Offset: in.decodeFrom, Err: err, RetryIn: delay})
+	p.shared.logger.Error("batch cannot be read", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
+		zap.Int64("offset", in.decodeFrom), zap.Duration("retry_in", delay), zap.Error(err))
+}
+
+// dropSurplus lets everything go that was fetched and not delivered.
+func (p *partition) dropSurplus() {
+	p.intake.surplus.Drop()
+	p.intake.wanting, p.intake.chunks = false, 0
+	p.settleMemory()
+}
+
+// settleMemory tells the memory register what is held now: the surplus, and slabs until their last delivery ended.
+func (p *partition) settleMemory() {
+	in := &p.intake
+	held := int64(in.surplus.Bytes()) + in.delivering
+	if held != in.counted {
+		p.shared.memory.adjust(partitionHolder(p.tp, p.epoch), held-in.counted)
+		in.counted = held
+	}
+}

@@ -1,0 +1,158 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// runner is the handler actor behind a user's function. It runs the function in a goroutine of its own, one delivery at a
+// time, and fails in its own turn when the function failed, so that its supervisor replaces it and nothing else.
+type runner struct {
+	shared *shared
+	reg    *Registration
+	tp     kafka.TopicPartition
+	epoch  kafka.AssignmentEpoch
+
+	self    *actor.PID
+	parent  *actor.PID
+	waiting *Delivery
+	running *Delivery
+	// gated is true while the waiting delivery has the partition's gate and only lacks a slot.
+	gated bool
+}
+
+// Receive implements actor.Actor.
+func (r *runner) Receive(ctx actor.Context) {
+	switch m := ctx.Message().(type) {
+	case *actor.Started:
+		r.self, r.parent = ctx.Self(), ctx.Parent()
+	case *deliver:
+		r.waiting = m.delivery
+		r.start()
+	case *placeFree:
+		r.start()
+	case *ran:
+		r.finished(m)
+	case *actor.Stopping:
+		r.stop()
+	}
+}
+
+// start runs the waiting delivery as soon as the partition's gate and one of the member's slots are free.
+func (r *runner) start() {
+	d := r.waiting
+	if d == nil || r.running != nil {
+		return
+	}
+	if !r.gated && !r.shared.gates.enter(r.tp, r.epoch, d.currentOffset, r.self) {
+		return
+	}
+	r.gated = true
+	if !r.shared.slots.enter(r.self) {
+		return
+	}
+	r.waiting, r.running, r.gated = nil, d, false
+	go r.run(d, r.self)
+}
+
+// run is the delivery's goroutine. Whatever the function does, also ending its goroutine, the places are given back and
+// the runner hears of it.
+func (r *runner) run(d *Delivery, self *actor.PID) {
+	failure := &HandlerError{TopicPartition: d.tp, Err: errGoexit}
+	defer func() {
+		if failure != nil && failure.Err == errGoexit {
+			failure.Offset = d.currentOffset()
+		}
+		r.shared.slots.leave()
+		r.shared.gates.leave(d.tp, d.epoch)
+		r.shared.sys.root.Send(self, &ran{delivery: d, err: failure})
+	}()
+	failure = r.call(d)
+}
+
+var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
+
+// call runs the user's function over the delivery. Only it runs outside of the actor's turn.
+func (r *runner) call(d *Delivery) (failure *HandlerError) {
+	defer func() {
+		if v := recover(); v != nil {
+			failure = &HandlerError{TopicPartition: d.tp, Offset: d.currentOffset(), Panic: true, Err: panicError(v)}
+			r.shared.logger.Error("handler panicked", zap.String("topic", d.tp.Topic), zap.Int32("partition", d.tp.Partition),
+				zap.Int64("offset", failure.Offset), zap.ByteString("stack", debug.Stack()))
+		}
+	}()
+	if r.reg.Batch != nil {
+		if d.halted.Load() {
+			return nil
+		}
+		if err := r.reg.Batch(d.ctx, d.records); err != nil {
+			return &HandlerError{TopicPartition: d.tp, Offset: d.records[0].Offset, Err: err}
+		}
+		d.finishedUpTo(len(d.records))
+		return nil
+	}
+	for i := range d.records {
+		if d.halted.Load() {
+			return nil
+		}
+		d.current.Store(int64(i))
+		if err := r.reg.Record(d.ctx, &d.records[i]); err != nil {
+			return &HandlerError{TopicPartition: d.tp, Offset: d.records[i].Offset, Err: err}
+		}
+		d.finishedUpTo(i + 1)
+	}
+	return nil
+}
+
+func panicError(v any) error {
+	if err, ok := v.(error); ok {
+		return err
+	}
+	return fmt.Errorf("%v", v)
+}
+
+// finished passes a success on and turns a failure into the actor's own. A halted delivery that was cut short is no
+// failure: the partition is going away.
+func (r *runner) finished(m *ran) {
+	if m.delivery != r.running {
+		return
+	}
+	r.running = nil
+	if m.err != nil && !m.delivery.halted.Load() {
+		panic(m.err)
+	}
+	r.shared.sys.root.Send(r.parent, &delivered{delivery: m.delivery})
+	r.start()
+}
+
+// stop gives up what was waiting. A function that still runs keeps the gate and the slot until it returns.
+func (r *runner) stop() {
+	if r.gated {
+		r.shared.gates.leave(r.tp, r.epoch)
+	}
+	r.shared.slots.forget(r.self)
+	if r.running != nil {
+		r.running.cancel(ErrHandlerRestarted)
+	}
+	r.waiting = nil
+}
+
+// gatedActor keeps the partition's gate closed for the life of a user's actor.
+type gatedActor struct {
+	actor.Actor
+	leave func()
+}
+
+// Receive passes everything on and opens the gate when the actor is gone.
+func (g *gatedActor) Receive(ctx actor.Context) {
+	if _, stopped := ctx.Message().(*actor.Stopped); stopped {
+		defer g.leave()
+	}
+	g.Actor.Receive(ctx)
+}

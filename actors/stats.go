@@ -1,0 +1,63 @@
+package actors
+
+import (
+	"time"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// Stats is a snapshot of a consumer. Taking one costs a lock and a walk over the partitions; it never waits for an actor.
+type Stats struct {
+	GroupID  string
+	MemberID string
+	// Generation is kafka.NoGeneration while the member is in none.
+	Generation kafka.Generation
+	// State is the member's state, such as "ASSIGNED".
+	State string
+	// Coordinator is the link's state, such as "STABLE".
+	Coordinator string
+	// Leader is true when this member leads the group (computes assignments).
+	Leader bool
+	// LastHeartbeat is when the last answered heartbeat was sent; zero before the first.
+	LastHeartbeat time.Time
+	// Rebalances counts the generations entered.
+	Rebalances uint64
+	// StaleAcks counts acknowledgments of an ownership or delivery that had ended.
+	StaleAcks uint64
+	// StaleMessages counts messages between actors dropped because their epoch had ended.
+	StaleMessages uint64
+	// MemoryHeld is the bytes of fetched records held.
+	MemoryHeld int64
+	// EventsDropped counts events the observer was too slow for.
+	EventsDropped uint64
+	// Partitions has the partitions owned now, in order.
+	Partitions []PartitionStats
+}
+
+// PartitionStats is one owned partition's part of a snapshot.
+type PartitionStats struct {
+	TopicPartition kafka.TopicPartition
+	Epoch          kafka.AssignmentEpoch
+	// State is the partition's state, such as "ASSIGNED".
+	State string
+	// Condition is "flowing", "waiting" (for a leader or an offset), "window_full", "backing_off", "paused" (restart budget
+	// spent) or "failed" (a batch cannot be read).
+	Condition string
+	// Position is the next offset to deliver, kafka.NoOffset while unknown.
+	Position int64
+	// Committed is the offset the coordinator confirmed, kafka.NoOffset while there is none.
+	Committed int64
+	// InTransit is the number of records delivered and not below the contiguous finished point.
+	InTransit int
+	// Delivered, Acked and Redelivered count records under this epoch.
+	Delivered, Acked, Redelivered uint64
+	// Lag is the log's end minus Position; valid only when LagKnown. End is the last stable offset under read_committed.
+	Lag      int64
+	LagKnown bool
+	// Restarts counts the handler's restarts under this epoch.
+	Restarts uint64
+	// HandlerSince is when the running delivery started; zero when no handler runs.
+	HandlerSince time.Time
+	// HandlerOffset is the offset the handler works on, kafka.NoOffset when none runs.
+	HandlerOffset int64
+}

@@ -1,0 +1,223 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
+
+	"github.com/troupego/troupe/pkg/event"
+)
+
+// shared is what every actor of a tree knows: the settings, the ports, and the few registers that outlive single actors.
+type shared struct {
+	settings Settings
+	network  Network
+	logger   *zap.Logger
+	observe  func(event.Event)
+	sys      *system
+	gates    *gates
+	slots    *slots
+	memory   *memory
+	board    *board
+	// workers counts the goroutines that talk to brokers.
+	workers sync.WaitGroup
+	// topics maps every subscribed topic to its registration.
+	topics map[string]*Registration
+}
+
+// Tree is one consumer-group member: a tree of actors and the handles to it. Its methods are safe from any goroutine.
+type Tree struct {
+	shared  *shared
+	rootPID *actor.PID
+
+	closing   sync.Once
+	closed    chan struct{}
+	done      chan struct{}
+	mu        sync.Mutex
+	err       error
+	report    closeReport
+	abandoned bool
+}
+
+// closeReport is what the group could not finish while it left.
+type closeReport struct {
+	uncommitted []UncommittedPartition
+}
+
+// SpawnTree starts a tree. The settings must be valid.
+func SpawnTree(settings Settings, deps Deps) *Tree {
+	sys := newSystem(deps.Logger, deps.System)
+	s := &shared{
+		settings: settings, network: deps.Network, logger: deps.Logger, observe: deps.Observe, sys: sys,
+		gates: newGates(sys), slots: &slots{sys: sys, limit: settings.Concurrency},
+		memory: newMemory(sys, settings.MemoryBudget), board: newBoard(settings.GroupID),
+		topics: make(map[string]*Registration),
+	}
+	for i := range settings.Registrations {
+		for _, topic := range settings.Registrations[i].Topics {
+			s.topics[topic] = &settings.Registrations[i]
+		}
+	}
+	t := &Tree{shared: s, closed: make(chan struct{}), done: make(chan struct{})}
+	t.rootPID = sys.spawnRoot("root", func() actor.Actor { return newRoot(s, t.ended) })
+	return t
+}
+
+// ended is called once, by the root actor when it has stopped.
+func (t *Tree) ended(err error, report closeReport) {
+	t.mu.Lock()
+	t.err, t.report = err, report
+	t.mu.Unlock()
+	t.shared.observe(event.Closed{Member: t.shared.member(), Err: err})
+	close(t.done)
+	// A tree that ended by itself still has a system and workers to end.
+	go t.StartClose(time.Now().Add(t.shared.settings.CloseTimeout))
+}
+
+// Done is closed when the tree has ended, by Close or because it failed for good.
+func (t *Tree) Done() <-chan struct{} { return t.done }
+
+// Err returns why the tree ended: nil while it runs and after a clean Close.
+func (t *Tree) Err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.err
+}
+
+// Stats returns a snapshot.
+func (t *Tree) Stats() Stats {
+	stats := t.shared.board.stats()
+	stats.MemoryHeld = t.shared.memory.held()
+	return stats
+}
+
+// Healthy returns nil when the member is joined, its heartbeats are answered and no partition is stuck; else an error that
+// wraps ErrNotHealthy and says what is wrong.
+func (t *Tree) Healthy() error {
+	return t.shared.board.healthy(time.Now(), t.shared.settings.SessionTimeout)
+}
+
+// WaitJoined waits until the member is ASSIGNED for the first time. It returns early with the typed error when no broker
+// can be reached, or the group refuses us; the tree goes on trying meanwhile, and WaitJoined may be called again.
+func (t *Tree) WaitJoined(ctx context.Context) error {
+	return t.shared.board.waitJoined(ctx, t.done, t.Err)
+}
+
+// InHandler reports whether ctx is the context of one of this tree's handlers, or derived from it.
+func (t *Tree) InHandler(ctx context.Context) bool {
+	d := DeliveryFrom(ctx)
+	return d != nil && d.stale == &t.shared.board.stale
+}
+
+// StartClose begins to close the tree and returns at once: drain, final commit, leave, all before deadline. Only the first
+// call has an effect.
+func (t *Tree) StartClose(deadline time.Time) {
+	t.closing.Do(func() {
+		now := time.Now()
+		total := max(deadline.Sub(now), 0)
+		// Handlers get the larger part; the rest is for the final commit and LeaveGroup, with a little to spare.
+		rest := min(total*2/5, 5*time.Second)
+		spare := min(total/10, 500*time.Millisecond)
+		t.shared.sys.root.Send(t.rootPID, &shutdown{drainUntil: deadline.Add(-rest), deadline: deadline.Add(-spare)})
+		go t.enforce(deadline)
+	})
+}
+
+// enforce ends the tree at the deadline, whatever hangs.
+func (t *Tree) enforce(deadline time.Time) {
+	defer close(t.closed)
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-t.done:
+	case <-timer.C:
+		t.abandon()
+	}
+	t.shared.workers.Wait() // every connection is closed by now, which ends its worker
+	t.shared.sys.shutdown()
+}
+
+// abandon stops everything without waiting for anybody.
+func (t *Tree) abandon() {
+	t.mu.Lock()
+	t.abandoned = true
+	t.report.uncommitted = t.shared.board.uncommitted()
+	t.mu.Unlock()
+	t.shared.sys.stop(t.rootPID)
+}
+
+// Close closes the tree and waits for it, no longer than ctx and CloseTimeout allow. It may be called any number of times
+// from anywhere; every caller gets the same result. Called from a handler, with its context, it starts the close and
+// returns ErrClosing.
+func (t *Tree) Close(ctx context.Context) error {
+	deadline := time.Now().Add(t.shared.settings.CloseTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	t.StartClose(deadline)
+	if t.InHandler(ctx) {
+		return ErrClosing
+	}
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-t.closed:
+		return t.closeResult(nil)
+	default:
+	}
+	select {
+	case <-t.closed:
+		return t.closeResult(nil)
+	case <-timer.C:
+		return t.closeResult(context.DeadlineExceeded)
+	case <-ctx.Done():
+		return t.closeResult(context.Cause(ctx))
+	}
+}
+
+// closeResult says what was not finished.
+func (t *Tree) closeResult(cause error) error {
+	t.mu.Lock()
+	report, err, abandoned := t.report, t.err, t.abandoned
+	t.mu.Unlock()
+	if cause == nil && abandoned {
+		cause = context.DeadlineExceeded
+	}
+	if cause != nil && report.uncommitted == nil {
+		report.uncommitted = t.shared.board.uncommitted()
+	}
+	result := &CloseError{Cause: cause, Uncommitted: report.uncommitted, Running: t.shared.gates.running()}
+	if cause != nil {
+		result.Actors = t.shared.sys.aliveRoles()
+	}
+	if result.Cause == nil && len(result.Uncommitted) == 0 && len(result.Running) == 0 {
+		return err
+	}
+	if result.Cause == nil {
+		result.Cause = err
+	}
+	return result
+}
+
+// member is the identity that events carry.
+func (s *shared) member() event.Member {
+	s.board.mu.Lock()
+	defer s.board.mu.Unlock()
+	return event.Member{GroupID: s.board.groupID, MemberID: s.board.memberID, Generation: s.board.generation}
+}
+
+// trouble tells of a failure to reach or convince a broker.
+func (s *shared) trouble(purpose string, err error, retryIn time.Duration) {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return
+	}
+	s.observe(event.ConnectFailed{Member: s.member(), Purpose: purpose, Err: err, RetryIn: retryIn})
+	s.logger.Warn("broker trouble", zap.String("purpose", purpose), zap.Error(err), zap.Duration("retry_in", retryIn))
+}
+
+// stale counts a message whose epoch has ended.
+func (s *shared) staleMessage() { s.board.staleMessages.Add(1) }

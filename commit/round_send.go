@@ -1,0 +1,268 @@
+package commit
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// Deadline returns when the next [Tick] is wanted: when a round may go out or the first open flush ends. A time in the
+// past means at once.
+func (r *Rounds) Deadline() (time.Time, bool) {
+	if r.dirty {
+		r.plan()
+	}
+	deadline, ok := r.due, r.hasDue
+	for _, open := range r.flushes {
+		if !ok || open.deadline.Before(deadline) {
+			deadline, ok = open.deadline, true
+		}
+	}
+	return deadline, ok
+}
+
+// plan recomputes when the next round may go out.
+func (r *Rounds) plan() {
+	r.dirty, r.hasDue, r.due = false, false, time.Time{}
+	if r.inFlight || r.phase != phaseOpen {
+		return
+	}
+	for _, l := range r.pending {
+		if at := r.sendable(l); !r.hasDue || at.Before(r.due) {
+			r.due, r.hasDue = at, true
+		}
+	}
+}
+
+// sendable returns the earliest time at which a pending lane makes a round go out.
+func (r *Rounds) sendable(l *lane) time.Time {
+	at := later(l.notBefore, r.requestNotBefore)
+	if l.flushes == 0 && !l.urgent && r.lastID > 0 {
+		at = later(at, r.lastSend.Add(r.config.Spacing))
+	}
+	return at
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// send emits a round when one is due. It takes every pending lane along whose own wait is over, also those that alone
+// would wait for the spacing: the request goes out anyway.
+func (r *Rounds) send(now time.Time) {
+	if r.dirty {
+		r.plan()
+	}
+	if !r.hasDue || now.Before(r.due) {
+		return
+	}
+	offsets := make([]Offset, 0, len(r.pending))
+	for _, l := range r.pending {
+		if !now.Before(l.notBefore) {
+			offsets = append(offsets, l.offered)
+			l.urgent = false
+		}
+	}
+	slices.SortFunc(offsets, func(a, b Offset) int { return a.TopicPartition.Compare(b.TopicPartition) })
+	r.lastID++
+	r.flight = Round{
+		ID: r.lastID, GroupID: r.config.GroupID, MemberID: r.memberID, GroupInstanceID: r.config.GroupInstanceID,
+		Generation: r.generation, Offsets: offsets,
+	}
+	r.inFlight, r.lastSend, r.dirty = true, now, true
+	r.emit(SendRound{Round: r.flight})
+}
+
+// failure collects what one answer failed to confirm.
+type failure struct {
+	partitions map[kafka.TopicPartition]error
+	// membership and coordinator are the first errors that put either in doubt.
+	membership, coordinator error
+}
+
+func (r *Rounds) answered(now time.Time, in Answered) {
+	if !r.inFlight || in.ID != r.flight.ID {
+		r.stale++
+		return
+	}
+	round := r.flight
+	r.flight, r.inFlight, r.dirty = Round{}, false, true
+	var failed failure
+	for i := range round.Offsets {
+		sent := &round.Offsets[i]
+		err := in.Err
+		if err == nil {
+			var named bool
+			if err, named = in.Results[sent.TopicPartition]; !named {
+				err = ErrUnanswered
+			}
+		}
+		l := r.lanes[sent.TopicPartition]
+		if l == nil || l.epoch != sent.Epoch {
+			r.stale++
+			l = nil
+		}
+		switch {
+		case err != nil:
+			r.refused(now, l, sent, err, in.Err != nil, &failed)
+		case l != nil:
+			r.confirm(l, sent)
+		}
+	}
+	if in.Err == nil {
+		r.requestAttempts, r.requestNotBefore = 0, time.Time{}
+	} else {
+		r.requestFailed(now, in.Err)
+	}
+	r.answerFlushes()
+	r.report(now, round, in.Err, &failed)
+}
+
+// confirm notes that the coordinator has an offset.
+func (r *Rounds) confirm(l *lane, sent *Offset) {
+	l.committed = max(l.committed, sent.Offset)
+	l.attempts, l.notBefore, l.cause = 0, time.Time{}, nil
+	r.settle(l)
+	r.emit(Committed{Offset: *sent})
+}
+
+// answerFlushes ends the flushes whose offset is confirmed.
+func (r *Rounds) answerFlushes() {
+	if len(r.flushes) == 0 {
+		return
+	}
+	kept := r.flushes[:0]
+	for _, open := range r.flushes {
+		if open.lane.committed < open.target {
+			kept = append(kept, open)
+			continue
+		}
+		open.lane.flushes--
+		r.emit(r.flushed(open.id, open.lane, nil))
+	}
+	clear(r.flushes[len(kept):])
+	r.flushes = kept
+}
+
+// refused notes one partition's failure; l is nil when its epoch is closed, whole says that the request failed as one.
+func (r *Rounds) refused(now time.Time, l *lane, sent *Offset, err error, whole bool, failed *failure) {
+	kind := classify(err)
+	if kind == classMembership && failed.membership == nil {
+		failed.membership = err
+	}
+	if kind == classCoordinator && failed.coordinator == nil {
+		failed.coordinator = err
+	}
+	if l == nil {
+		return
+	}
+	if failed.partitions == nil {
+		failed.partitions = map[kafka.TopicPartition]error{}
+	}
+	failed.partitions[l.tp] = err
+	l.cause = err
+	l.attempts++
+	switch {
+	case kind == classMetadata && sent.Metadata != "":
+		// Once: what is sent without metadata and refused again waits like any other failure.
+		l.offered.Metadata = ""
+		l.urgent, l.notBefore = true, time.Time{}
+	case whole:
+		// The request's own wait holds for all of them.
+	case kind == classSlow || kind == classMetadata:
+		l.notBefore = now.Add(r.jittered(r.config.BackoffMax))
+	case l.flushes > 0:
+		l.notBefore = now.Add(r.jittered(r.config.BackoffInitial))
+	default:
+		l.notBefore = now.Add(r.backoff(l.attempts))
+	}
+}
+
+// requestFailed makes everything wait: the next request would fail like this one.
+func (r *Rounds) requestFailed(now time.Time, err error) {
+	r.requestAttempts++
+	wait := r.backoff(r.requestAttempts)
+	switch {
+	case classify(err) == classSlow:
+		wait = r.jittered(r.config.BackoffMax)
+	case len(r.flushes) > 0:
+		wait = r.jittered(r.config.BackoffInitial)
+	}
+	r.requestNotBefore = now.Add(wait)
+}
+
+// report acts on doubts about the membership and emits what is to be known of a round that was not confirmed in full.
+func (r *Rounds) report(now time.Time, round Round, requestErr error, failed *failure) {
+	doubted := false
+	switch {
+	case failed.membership == nil:
+	case round.Generation != r.generation || round.MemberID != r.memberID:
+		// The membership before this one was refused, which proves nothing about the present one.
+		r.retryRefused()
+	case r.phase == phaseOpen:
+		doubted, r.phase = true, phaseDoubted
+	case r.phase == phaseHeld:
+		// A JoinGroup is under way, so an old generation is expected; a member id that is gone is not.
+		doubted = !errors.Is(failed.membership, kafka.IllegalGeneration)
+	}
+	if len(failed.partitions) > 0 {
+		attempt, retryAt := r.retry(now, failed.partitions)
+		r.emit(RoundFailed{
+			Round: round, Partitions: failed.partitions, Err: requestErr, Attempt: attempt, RetryAt: retryAt,
+		})
+	}
+	if doubted {
+		r.emit(MembershipDoubted{Generation: round.Generation, Err: failed.membership})
+	}
+	if failed.coordinator != nil {
+		r.emit(CoordinatorDoubted{Err: failed.coordinator})
+	}
+}
+
+// retryRefused ends the waits of what was refused for an old membership or for a rebalance: the present one may send it.
+func (r *Rounds) retryRefused() {
+	for _, l := range r.pending {
+		if l.cause == nil {
+			continue
+		}
+		if kind := classify(l.cause); kind == classLater || kind == classMembership {
+			l.notBefore, r.requestNotBefore = time.Time{}, time.Time{}
+		}
+	}
+	r.dirty = true
+}
+
+// retry returns how often the partitions failed in a row, the highest of them, and when the first of them is sent again:
+// the zero time while nothing is sent.
+func (r *Rounds) retry(now time.Time, partitions map[kafka.TopicPartition]error) (attempt int, at time.Time) {
+	for tp := range partitions {
+		l := r.lanes[tp]
+		attempt = max(attempt, l.attempts)
+		if next := later(now, r.sendable(l)); at.IsZero() || next.Before(at) {
+			at = next
+		}
+	}
+	if r.phase != phaseOpen {
+		at = time.Time{}
+	}
+	return attempt, at
+}
+
+// backoff returns the wait after that many failures in a row.
+func (r *Rounds) backoff(attempts int) time.Duration {
+	wait := r.config.BackoffInitial
+	for i := 1; i < attempts && wait < r.config.BackoffMax; i++ {
+		wait *= 2
+	}
+	return r.jittered(min(wait, r.config.BackoffMax))
+}
+
+// jittered returns wait ± 20 %, so that members do not come back in step.
+func (r *Rounds) jittered(wait time.Duration) time.Duration {
+	return time.Duration(float64(wait) * (0.8 + 0.4*r.random.Float64()))
+}

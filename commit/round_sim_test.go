@@ -1,0 +1,403 @@
+package commit
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// coordinator is a model of the group coordinator, of the network before it and of what the shell around Rounds knows. It
+// checks each effect against what is true.
+type coordinator struct {
+	c      choices
+	rounds *Rounds
+	now    time.Time
+	faulty bool
+
+	// What the broker has. owner is the epoch under which an offset was stored.
+	stored map[kafka.TopicPartition]int64
+	// generation and member are those the broker accepts; rebalancing makes it refuse.
+	generation  kafka.Generation
+	member      string
+	rebalancing bool
+
+	// What the shell told the machine.
+	entered  bool
+	entries  uint64
+	told     kafka.Generation
+	toldID   string
+	epochs   map[kafka.TopicPartition]kafka.AssignmentEpoch
+	offered  map[kafka.TopicPartition]int64
+	floor    map[kafka.TopicPartition]int64 // stored when the epoch began, or the highest stored under it
+	epoch    kafka.AssignmentEpoch
+	flushID  uint64
+	flushes  map[uint64]time.Time
+	targets  map[uint64]int64
+	doubts   map[uint64]int // per entry
+	flight   *Round
+	answer   *Answered
+	late     []Answered
+	lastSend time.Time
+	spaced   bool // no flush and no metadata in this history, so the spacing is exact
+	steps    int
+}
+
+var simStart = time.Unix(1_000_000, 0)
+
+func newCoordinator(c choices, seed uint64) *coordinator {
+	return &coordinator{
+		c: c, now: simStart, faulty: true, spaced: c.pick(2) == 0,
+		rounds: NewRounds(RoundsConfig{GroupID: "g", Seed: seed}),
+		stored: map[kafka.TopicPartition]int64{}, epochs: map[kafka.TopicPartition]kafka.AssignmentEpoch{},
+		offered: map[kafka.TopicPartition]int64{}, floor: map[kafka.TopicPartition]int64{},
+		flushes: map[uint64]time.Time{}, targets: map[uint64]int64{}, doubts: map[uint64]int{}, member: "m1", generation: 1,
+	}
+}
+
+func (m *coordinator) has(tp kafka.TopicPartition) int64 {
+	if offset, ok := m.stored[tp]; ok {
+		return offset
+	}
+	return kafka.NoOffset
+}
+
+func (m *coordinator) step(in Input) error {
+	m.steps++
+	effects, err := m.rounds.Step(m.now, in)
+	if err != nil {
+		return fmt.Errorf("%T: %w", in, err)
+	}
+	for _, effect := range effects {
+		if err := m.apply(effect); err != nil {
+			return fmt.Errorf("after %T: %T: %w", in, effect, err)
+		}
+	}
+	return m.rounds.Valid()
+}
+
+func (m *coordinator) apply(effect Effect) error {
+	switch effect := effect.(type) {
+	case SendRound:
+		return m.receive(effect.Round)
+	case Committed:
+		if tp := effect.Offset.TopicPartition; m.floor[tp] < effect.Offset.Offset {
+			return fmt.Errorf("%s: %d confirmed, the broker has %d", tp, effect.Offset.Offset, m.floor[tp])
+		}
+		if m.epochs[effect.Offset.TopicPartition] != effect.Offset.Epoch {
+			return errors.New("of a closed epoch")
+		}
+	case Flushed:
+		deadline, open := m.flushes[effect.ID]
+		if !open {
+			return fmt.Errorf("flush %d answered twice", effect.ID)
+		}
+		if deadline.Before(m.now) {
+			return fmt.Errorf("flush %d answered %v late", effect.ID, m.now.Sub(deadline))
+		}
+		if effect.Err == nil && m.floor[effect.TopicPartition] < m.targets[effect.ID] {
+			return fmt.Errorf("flush %d of %d: the broker has %d", effect.ID, m.targets[effect.ID], m.floor[effect.TopicPartition])
+		}
+		var flushError *FlushError
+		if effect.Err != nil && !errors.As(effect.Err, &flushError) {
+			return fmt.Errorf("untyped: %w", effect.Err)
+		}
+		delete(m.flushes, effect.ID)
+	case RoundFailed:
+		if len(effect.Partitions) == 0 || effect.Attempt < 1 || !effect.RetryAt.IsZero() && effect.RetryAt.Before(m.now) {
+			return fmt.Errorf("%+v", effect)
+		}
+	case MembershipDoubted:
+		if m.doubts[m.entries]++; m.doubts[m.entries] > 1 {
+			return errors.New("doubted twice")
+		}
+	case CoordinatorDoubted:
+		if effect.Err == nil {
+			return errors.New("without cause")
+		}
+	}
+	return nil
+}
+
+// receive checks a round on its way out and decides what becomes of it.
+func (m *coordinator) receive(round Round) error {
+	switch {
+	case m.flight != nil:
+		return errors.New("a second round in flight")
+	case !m.entered || round.Generation != m.told || round.MemberID != m.toldID:
+		return errors.New("sent while nothing may be sent")
+	case m.doubts[m.entries] > 0:
+		return errors.New("sent with a generation that is doubted")
+	case len(round.Offsets) == 0:
+		return errors.New("empty round")
+	case m.spaced && m.now.Sub(m.lastSend) < DefaultSpacing:
+		return fmt.Errorf("only %v after the last", m.now.Sub(m.lastSend))
+	}
+	m.flight, m.lastSend = &round, m.now
+	answer := Answered{ID: round.ID, Results: map[kafka.TopicPartition]error{}}
+	fate := 0
+	if m.faulty {
+		fate = m.c.pick(8)
+	}
+	lost := fate == 1
+	for i, offset := range round.Offsets {
+		tp := offset.TopicPartition
+		if m.epochs[tp] != offset.Epoch {
+			return fmt.Errorf("%s: epoch %d sent, %d is open", tp, offset.Epoch, m.epochs[tp])
+		}
+		if i > 0 && round.Offsets[i-1].TopicPartition.Compare(tp) >= 0 {
+			return errors.New("not in order")
+		}
+		if offset.Offset < m.floor[tp] {
+			return fmt.Errorf("%s: %d moves back from %d", tp, offset.Offset, m.floor[tp])
+		}
+		if lost {
+			continue
+		}
+		if fate == 6 && m.c.pick(2) == 0 {
+			continue // neither applied nor named in the answer
+		}
+		if code := m.refusal(round, offset, fate); code != nil {
+			answer.Results[tp] = code
+			continue
+		}
+		m.stored[tp], m.floor[tp] = offset.Offset, offset.Offset
+		if fate != 7 || m.c.pick(2) == 0 {
+			answer.Results[tp] = nil
+		}
+	}
+	switch {
+	case lost:
+		answer = Answered{ID: round.ID, Err: &kafka.RequestError{API: "OffsetCommit", Unanswered: true, Err: errors.New("reset")}}
+	case fate == 2: // applied, and the answer is late: the shell gives up first
+		m.late = append(m.late, answer)
+		answer = Answered{ID: round.ID, Err: &kafka.RequestError{API: "OffsetCommit", Unanswered: true, Err: errors.New("timeout")}}
+	}
+	m.answer = &answer
+	return nil
+}
+
+func (m *coordinator) refusal(round Round, offset Offset, fate int) error {
+	switch {
+	case round.MemberID != m.member:
+		return kafka.UnknownMemberID
+	case round.Generation != m.generation:
+		return kafka.IllegalGeneration
+	case m.rebalancing:
+		return kafka.RebalanceInProgress
+	case len(offset.Metadata) > 5:
+		return kafka.OffsetMetadataTooLarge
+	case fate == 3:
+		return []error{kafka.NotCoordinator, kafka.CoordinatorNotAvailable, kafka.CoordinatorLoadInProgress}[m.c.pick(3)]
+	case fate == 4 && m.c.pick(2) == 0:
+		return []error{kafka.TopicAuthorizationFailed, kafka.RequestTimedOut, kafka.UnknownTopicOrPartition}[m.c.pick(3)]
+	}
+	return nil
+}
+
+// wait lets time pass, with a Tick at each deadline on the way.
+func (m *coordinator) wait(d time.Duration) error {
+	until := m.now.Add(d)
+	for range 1000 {
+		deadline, ok := m.rounds.Deadline()
+		if !ok || deadline.After(until) {
+			m.now = until
+			return nil
+		}
+		if deadline.After(m.now) {
+			m.now = deadline
+		}
+		if err := m.step(Tick{}); err != nil {
+			return err
+		}
+	}
+	return errors.New("the deadline does not move")
+}
+
+func (m *coordinator) deliver() error {
+	if m.answer == nil {
+		return nil
+	}
+	answer := *m.answer
+	m.answer, m.flight = nil, nil
+	return m.step(answer)
+}
+
+func (m *coordinator) assign(tp kafka.TopicPartition) error {
+	m.epoch++
+	m.epochs[tp], m.offered[tp], m.floor[tp] = m.epoch, kafka.NoOffset, m.has(tp)
+	return m.step(Assigned{TopicPartition: tp, Epoch: m.epoch, Committed: m.has(tp)})
+}
+
+func (m *coordinator) enter() error {
+	m.entered, m.told, m.toldID = true, m.generation, m.member
+	m.entries++
+	return m.step(Entered{Generation: m.generation, MemberID: m.member})
+}
+
+func (m *coordinator) random() error {
+	tp := kafka.TopicPartition{Topic: "t", Partition: int32(m.c.pick(4))}
+	switch m.c.pick(20) {
+	case 0:
+		return m.assign(tp)
+	case 1: // fence, now and then an old epoch
+		epoch := m.epochs[tp]
+		if m.c.pick(4) == 0 && epoch > 0 {
+			epoch--
+		} else {
+			delete(m.epochs, tp)
+			delete(m.offered, tp)
+			// Another member owns it now and commits what it likes.
+			m.stored[tp] = int64(m.c.pick(50))
+		}
+		return m.step(Fenced{TopicPartition: tp, Epoch: epoch})
+	case 2:
+		if m.c.pick(3) > 0 {
+			return nil
+		}
+		m.rebalancing = !m.rebalancing
+		return nil
+	case 3:
+		m.entered = false
+		return m.step(Held{})
+	case 4, 5:
+		if m.entered {
+			return nil
+		}
+		if m.c.pick(2) == 0 {
+			m.generation++
+			m.rebalancing = false
+		}
+		return m.enter()
+	case 6:
+		switch m.c.pick(6) {
+		case 0:
+			m.generation++
+		case 1:
+			m.member = fmt.Sprintf("m%d", m.steps)
+		case 2:
+			m.entered = false
+			return m.step(Departed{Cause: kafka.UnknownMemberID})
+		}
+		return nil
+	case 7:
+		if m.spaced {
+			return nil
+		}
+		m.flushID++
+		deadline := m.now.Add(time.Duration(m.c.pick(2000)) * time.Millisecond)
+		m.flushes[m.flushID], m.targets[m.flushID] = deadline, m.offered[tp]
+		epoch := m.epochs[tp]
+		if m.c.pick(8) == 0 {
+			epoch += 100
+		}
+		return m.step(Flush{ID: m.flushID, TopicPartition: tp, Epoch: epoch, Deadline: deadline})
+	case 8, 9, 10:
+		return m.deliver()
+	case 11:
+		if len(m.late) > 0 {
+			late := m.late[0]
+			m.late = m.late[1:]
+			if m.flight != nil && m.flight.ID == late.ID {
+				m.flight, m.answer = nil, nil // it came before the shell gave up
+			}
+			return m.step(late)
+		}
+		return nil
+	case 12, 13:
+		return m.wait(time.Duration(m.c.pick(400)) * time.Millisecond)
+	default:
+		return m.offer(tp)
+	}
+}
+
+func (m *coordinator) offer(tp kafka.TopicPartition) error {
+	epoch, open := m.epochs[tp]
+	if !open {
+		return m.step(Offered{Offset{TopicPartition: tp, Epoch: m.epoch, Offset: 1 << 40}})
+	}
+	if m.c.pick(16) == 0 { // a late ack of an epoch before
+		return m.step(Offered{Offset{TopicPartition: tp, Epoch: epoch - 1, Offset: 1 << 40}})
+	}
+	offset := max(m.offered[tp], m.floor[tp], 0) + int64(m.c.pick(5)) - 1
+	if offset < 0 {
+		return nil
+	}
+	metadata := ""
+	if !m.spaced {
+		metadata = "0123456789"[:m.c.pick(11)]
+	}
+	if offset > m.offered[tp] {
+		m.offered[tp] = offset
+	}
+	return m.step(Offered{Offset{TopicPartition: tp, Epoch: epoch, Offset: offset, Metadata: metadata}})
+}
+
+// settle stops all faults and sees that everything offered is confirmed and every flush answered.
+func (m *coordinator) settle() error {
+	m.faulty, m.rebalancing = false, false
+	for range 100 {
+		if m.answer != nil {
+			if err := m.deliver(); err != nil {
+				return err
+			}
+		}
+		if !m.entered || m.told != m.generation || m.toldID != m.member || m.doubts[m.entries] > 0 {
+			if err := m.enter(); err != nil {
+				return err
+			}
+		}
+		if err := m.wait(200 * time.Millisecond); err != nil {
+			return err
+		}
+		if m.rounds.Pending() == 0 && !m.rounds.InFlight() && len(m.flushes) == 0 {
+			break
+		}
+	}
+	for tp := range m.epochs {
+		if m.offered[tp] > m.floor[tp] {
+			return fmt.Errorf("%s: %d offered, the broker has %d", tp, m.offered[tp], m.floor[tp])
+		}
+	}
+	if m.rounds.Pending() != 0 || len(m.flushes) != 0 {
+		return fmt.Errorf("%d pending, %d flushes never answered", m.rounds.Pending(), len(m.flushes))
+	}
+	return nil
+}
+
+func roundsHistory(c choices, seed uint64, steps int) (operations int, err error) {
+	m := newCoordinator(c, seed)
+	if err := m.enter(); err != nil {
+		return 0, err
+	}
+	for range steps {
+		if err := m.random(); err != nil {
+			return m.steps, err
+		}
+	}
+	return m.steps, m.settle()
+}
+
+func TestRoundsAgreeWithAModelCoordinator(t *testing.T) {
+	operations, seed := 0, uint64(0)
+	for ; operations < 250_000; seed++ {
+		n, err := roundsHistory(randomChoices{rand.New(rand.NewPCG(seed, 2))}, seed, 250)
+		if err != nil {
+			t.Fatalf("seed %d after %d operations: %v", seed, n, err)
+		}
+		operations += n
+	}
+	t.Logf("%d operations in %d histories", operations, seed)
+}
+
+func FuzzRounds(f *testing.F) {
+	f.Add([]byte{0, 1, 0, 19, 2, 8, 12, 200})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if _, err := roundsHistory(&byteChoices{data}, 1, min(len(data), 400)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

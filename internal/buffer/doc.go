@@ -1,0 +1,7 @@
+// Package buffer decides what is fetched and what is held, in pure code: no I/O, clock, goroutine, lock or log.
+//
+//   - [Demand] turns the partitions that want data into fetches of one broker. It lives in that broker's fetcher actor,
+//     which keeps no records.
+//   - [Budget] hands out the member's bytes, first in, first out.
+//   - [Surplus] holds what one partition received and has not delivered (KIP-41). It lives in the partition actor.
+package buffer

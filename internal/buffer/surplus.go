@@ -1,0 +1,169 @@
+package buffer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// ErrNoChunk is returned by [Surplus.Decoded] when no chunk is being decoded.
+var ErrNoChunk = errors.New("buffer: no chunk to decode")
+
+// chunk is one part of a fetch answer, still compressed. bytes is what of it still counts.
+type chunk[C any] struct {
+	content C
+	bytes   int
+}
+
+// slab is the records of one batch that were not taken, next the position behind the batch.
+type slab struct {
+	records []kafka.Record
+	next    int64
+	bytes   int
+}
+
+// Surplus holds what one partition received and has not delivered, in offset order: chunks that are still compressed, and
+// behind the cursor the records of those that were decoded (KIP-41: what one delivery leaves over is kept for the next
+// one and never fetched twice). C is the chunk's type, which it never looks into.
+//
+// The way through it: Push a chunk; when NeedsDecode, decode one batch of Front and give it to Decoded, or call Finish
+// when the chunk holds no further batch; Take records. Bytes are counted compressed until decoded, then decompressed,
+// never both.
+//
+// Invariants (checked by Valid): no slab is without records; the bytes counted are those of chunks and slabs; position
+// never falls.
+type Surplus[C any] struct {
+	chunks   []chunk[C]
+	slabs    []slab
+	position int64
+	count    int
+	bytes    int
+}
+
+// NewSurplus returns an empty surplus; position is the next offset to deliver.
+func NewSurplus[C any](position int64) *Surplus[C] { return &Surplus[C]{position: position} }
+
+// Push adds a chunk of that many compressed bytes behind all others.
+func (s *Surplus[C]) Push(content C, bytes int) {
+	bytes = max(bytes, 0)
+	s.chunks = append(s.chunks, chunk[C]{content: content, bytes: bytes})
+	s.bytes += bytes
+}
+
+// NeedsDecode reports whether no record is ready and a chunk is waiting.
+func (s *Surplus[C]) NeedsDecode() bool { return s.count == 0 && len(s.chunks) > 0 }
+
+// Front returns the chunk to decode next, and whether there is one.
+func (s *Surplus[C]) Front() (content C, ok bool) {
+	if len(s.chunks) == 0 {
+		return content, false
+	}
+	return s.chunks[0].content, true
+}
+
+// Decoded adds one decoded batch of the front chunk: its records, which may be none (a control batch, or one emptied by
+// compaction), the offset after the batch, its decompressed bytes, and the compressed bytes of the chunk it came from
+// (0 when that is not known: they count until Finish).
+func (s *Surplus[C]) Decoded(records []kafka.Record, next int64, bytes, consumed int) error {
+	if len(s.chunks) == 0 {
+		return ErrNoChunk
+	}
+	front := &s.chunks[0]
+	consumed = min(max(consumed, 0), front.bytes)
+	front.bytes -= consumed
+	s.bytes -= consumed
+	if len(records) > 0 {
+		bytes = max(bytes, 0)
+		s.slabs = append(s.slabs, slab{records: records, next: next, bytes: bytes})
+		s.count += len(records)
+		s.bytes += bytes
+		return nil
+	}
+	if last := len(s.slabs) - 1; last >= 0 {
+		s.slabs[last].next = max(s.slabs[last].next, next)
+	} else {
+		s.position = max(s.position, next)
+	}
+	return nil
+}
+
+// Finish ends the front chunk: no further batch is in it.
+func (s *Surplus[C]) Finish() {
+	if len(s.chunks) == 0 {
+		return
+	}
+	s.bytes -= s.chunks[0].bytes
+	s.chunks = pop(s.chunks)
+}
+
+// pop drops the first element. The memory is reused, and what was dropped is not kept alive.
+func pop[E any](queue []E) []E {
+	rest := copy(queue, queue[1:])
+	clear(queue[rest:])
+	return queue[:rest]
+}
+
+// Take returns at most limit records, those next in order, out of one slab and without copying; nil when none is ready.
+// Appending to them never reaches the records left. freed is the slab's bytes when these are its last records, else 0:
+// from then on the slab is the taker's alone.
+func (s *Surplus[C]) Take(limit int) (records []kafka.Record, freed int) {
+	if len(s.slabs) == 0 || limit <= 0 {
+		return nil, 0
+	}
+	front := &s.slabs[0]
+	n := min(limit, len(front.records))
+	records = front.records[:n:n]
+	s.count -= n
+	if n < len(front.records) {
+		front.records = front.records[n:]
+		s.position = records[n-1].Offset + 1
+		return records, 0
+	}
+	freed = front.bytes
+	s.bytes -= freed
+	s.position = max(s.position, front.next, records[n-1].Offset+1)
+	s.slabs = pop(s.slabs)
+	return records, freed
+}
+
+// Position returns the next offset to deliver: behind the last record taken, and behind the markers and empty batches
+// that follow it.
+func (s *Surplus[C]) Position() int64 { return s.position }
+
+// Len returns the number of records ready to be taken.
+func (s *Surplus[C]) Len() int { return s.count }
+
+// Bytes returns the bytes held: compressed chunks and decompressed slabs.
+func (s *Surplus[C]) Bytes() int { return s.bytes }
+
+// Empty reports whether nothing is held at all.
+func (s *Surplus[C]) Empty() bool { return len(s.slabs) == 0 && len(s.chunks) == 0 }
+
+// Drop lets everything go and returns its bytes. The position stays.
+func (s *Surplus[C]) Drop() (freed int) {
+	freed = s.bytes
+	clear(s.chunks)
+	clear(s.slabs)
+	s.chunks, s.slabs, s.count, s.bytes = s.chunks[:0], s.slabs[:0], 0, 0
+	return freed
+}
+
+// Valid checks the invariants named at the type.
+func (s *Surplus[C]) Valid() error {
+	count, bytes := 0, 0
+	for _, c := range s.chunks {
+		bytes += c.bytes
+	}
+	for _, b := range s.slabs {
+		if len(b.records) == 0 {
+			return errors.New("buffer: a slab without records")
+		}
+		count += len(b.records)
+		bytes += b.bytes
+	}
+	if count != s.count || bytes != s.bytes {
+		return fmt.Errorf("buffer: %d records of %d bytes counted, %d of %d held", s.count, s.bytes, count, bytes)
+	}
+	return nil
+}

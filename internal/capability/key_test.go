@@ -1,0 +1,485 @@
+package capability
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+func tp(n int32) kafka.TopicPartition { return kafka.TopicPartition{Topic: "t", Partition: n} }
+
+func must[T any](t *testing.T) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// expectMisuse checks reason, asker and holder of a refusal.
+func expectMisuse(t *testing.T, err error, reason error, asker, holder Holder) {
+	t.Helper()
+	var misuse *MisuseError
+	if !errors.Is(err, reason) || !errors.As(err, &misuse) || misuse.Asker != asker || misuse.Holder != holder {
+		t.Fatalf("%v: %#v; want %v, asker %q, holder %q", err, misuse, reason, asker, holder)
+	}
+}
+
+func TestEachPartitionIsUnderOneLiveKey(t *testing.T) {
+	m := NewMint()
+	a := must[*Key](t)(m.Grant("committer", tp(2), tp(1), tp(1)))
+	_, err := m.Grant("other", tp(0), tp(2))
+	expectMisuse(t, err, ErrHeld, "other", "committer")
+	var misuse *MisuseError
+	if errors.As(err, &misuse); misuse.Partition != tp(2) {
+		t.Fatalf("named %s", misuse.Partition)
+	}
+	if got := a.Partitions(); !slices.Equal(got, []kafka.TopicPartition{tp(1), tp(2)}) {
+		t.Fatal(got)
+	}
+	if err := a.Return("committer"); err != nil {
+		t.Fatal(err)
+	}
+	must[*Key](t)(m.Grant("other", tp(0), tp(2)))
+	if m.Live() != 1 {
+		t.Fatalf("%d live", m.Live())
+	}
+}
+
+func TestTheKeyBelowIsUnusableUntilTheTopIsReturned(t *testing.T) {
+	m := NewMint()
+	root := must[*Key](t)(m.Grant("committer", tp(1)))
+	top := must[*Key](t)(root.Acquire("committer", "seek"))
+	_, err := root.Acquire("committer", "pause")
+	expectMisuse(t, err, ErrHeld, "committer", "committer")
+	expectMisuse(t, root.Check("committer", "pause"), ErrHeld, "committer", "committer")
+	expectMisuse(t, root.Hand("committer", "x"), ErrHeld, "committer", "committer")
+	expectMisuse(t, root.Return("committer"), ErrOutOfOrder, "committer", "committer")
+	if root.Valid() || !top.Valid() {
+		t.Fatal("the wrong key is usable")
+	}
+	if err := top.Return("committer"); err != nil {
+		t.Fatal(err)
+	}
+	expectMisuse(t, top.Return("committer"), ErrRevoked, "committer", "committer")
+	if !root.Valid() || top.Valid() {
+		t.Fatal("the wrong key is usable")
+	}
+}
+
+func TestNestedCallbacksPushOnTheCallbacksKey(t *testing.T) {
+	m := NewMint()
+	root := must[*Key](t)(m.Grant("committer", tp(1)))
+	callback := must[*Key](t)(root.Acquire("committer", "on_revoked"))
+	if err := callback.Hand("committer", "callback"); err != nil {
+		t.Fatal(err)
+	}
+	call := must[*Key](t)(callback.Acquire("callback", "commit"))
+	inner := must[*Key](t)(call.Acquire("callback", "on_committed"))
+	if err := inner.Check("callback", "seek", tp(1)); err != nil {
+		t.Fatal(err)
+	}
+	// The callback returns while somebody is still inside a call with its key.
+	err := callback.Return("committer")
+	expectMisuse(t, err, ErrOutOfOrder, "committer", "callback")
+	var misuse *MisuseError
+	if errors.As(err, &misuse); misuse.HolderOp != "on_committed" {
+		t.Fatalf("%+v", misuse)
+	}
+	expectMisuse(t, call.Return("callback"), ErrOutOfOrder, "callback", "callback")
+	for _, k := range []*Key{inner, call} {
+		if err := k.Return("callback"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Who acquired it takes it back, though it was handed on.
+	if err := callback.Return("committer"); err != nil {
+		t.Fatal(err)
+	}
+	if !root.Valid() {
+		t.Fatal("the loan is not usable again")
+	}
+}
+
+func TestWhoHandsAKeyOverMayNotActAnyMore(t *testing.T) {
+	m := NewMint()
+	root := must[*Key](t)(m.Grant("committer", tp(1)))
+	if err := root.Hand("committer", "group"); err != nil {
+		t.Fatal(err)
+	}
+	expectMisuse(t, root.Check("committer", "commit"), ErrNotHolder, "committer", "group")
+	expectMisuse(t, root.Return("committer"), ErrNotHolder, "committer", "group")
+	expectMisuse(t, root.Hand("committer", "committer"), ErrNotHolder, "committer", "group")
+	if err := root.Check("group", "commit", tp(1)); err != nil {
+		t.Fatal(err)
+	}
+	expectMisuse(t, root.Check("group", "commit", tp(1), tp(2)), ErrNotCovered, "group", "group")
+}
+
+func TestSplitLetsTheKeptOnesGoOnAndMergeJoinsThemAgain(t *testing.T) {
+	m := NewMint()
+	root := must[*Key](t)(m.Grant("committer", tp(1), tp(2), tp(3)))
+	_, err := m.Split(root, "group", []kafka.TopicPartition{tp(2), tp(9)})
+	expectMisuse(t, err, ErrNotCovered, "group", "committer")
+	part := must[*Key](t)(m.Split(root, "group", []kafka.TopicPartition{tp(2)}))
+	if err := root.Check("committer", "commit", tp(1), tp(3)); err != nil {
+		t.Fatal(err)
+	}
+	expectMisuse(t, root.Check("committer", "commit", tp(2)), ErrNotCovered, "committer", "committer")
+	expectMisuse(t, m.Merge(root, part), ErrNotHolder, "committer", "group")
+	if err := part.Hand("group", "committer"); err != nil {
+		t.Fatal(err)
+	}
+	inside := must[*Key](t)(root.Acquire("committer", "commit"))
+	expectMisuse(t, m.Merge(root, part), ErrHeld, "committer", "committer")
+	_, err = m.Split(root, "group", nil)
+	expectMisuse(t, err, ErrHeld, "group", "committer")
+	if err := inside.Return("committer"); err != nil {
+		t.Fatal(err)
+	}
+	expectMisuse(t, m.Merge(root, root), ErrHeld, "committer", "committer")
+	if err := m.Merge(root, part); err != nil {
+		t.Fatal(err)
+	}
+	if part.Valid() || m.Live() != 1 {
+		t.Fatal("the merged key lives on")
+	}
+	if err := root.Check("committer", "commit", tp(1), tp(2), tp(3)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestARevokedKeyStaysDeadWithAllOnTop(t *testing.T) {
+	m := NewMint()
+	root := must[*Key](t)(m.Grant("committer", tp(1)))
+	top := must[*Key](t)(root.Acquire("committer", "callback"))
+	inner := must[*Key](t)(top.Acquire("committer", "seek"))
+	if !m.Revoke(top) || m.Revoke(top) {
+		t.Fatal("a revocation tells whether the key was alive")
+	}
+	expectMisuse(t, inner.Check("committer", "seek"), ErrRevoked, "committer", "")
+	expectMisuse(t, inner.Return("committer"), ErrRevoked, "committer", "")
+	if !root.Valid() {
+		t.Fatal("the key below is not usable again")
+	}
+	m.Revoke(root)
+	fresh := must[*Key](t)(m.Grant("committer", tp(1)))
+	_, err := root.Acquire("committer", "seek")
+	expectMisuse(t, err, ErrRevoked, "committer", "")
+	if !fresh.Valid() || m.Live() != 1 {
+		t.Fatal("the fresh key is not alive")
+	}
+}
+
+func TestForgedAndForeignKeysAreDead(t *testing.T) {
+	m, other := NewMint(), NewMint()
+	real := must[*Key](t)(m.Grant("a", tp(1)))
+	copied := &Key{self: real.self, mint: m, acquirer: "a"}
+	copied.state.Store(real.state.Load())
+	for name, k := range map[string]*Key{"nil": nil, "zero": {}, "copied": copied} {
+		if k.Valid() || k.Partitions() != nil || k.Holder() != "" {
+			t.Errorf("%s key is alive", name)
+		}
+		_, err := k.Acquire("a", "seek")
+		expectMisuse(t, err, ErrRevoked, "a", "")
+		expectMisuse(t, k.Return("a"), ErrRevoked, "a", "")
+		_, err = m.Split(k, "a", nil)
+		expectMisuse(t, err, ErrRevoked, "a", "")
+		expectMisuse(t, m.Merge(real, k), ErrRevoked, "a", "")
+	}
+	if other.Revoke(real) {
+		t.Error("a foreign mint revoked a key")
+	}
+	if _, err := other.Split(real, "b", nil); !errors.Is(err, ErrRevoked) {
+		t.Error(err)
+	}
+}
+
+// naiveKey is a key of the naive twin: a stack of holders that one thread looks at.
+type naiveKey struct {
+	key        *Key
+	holder     Holder
+	acquirer   Holder
+	below      *naiveKey
+	above      *naiveKey
+	dead       bool
+	partitions []kafka.TopicPartition // of a root; levels above look down
+}
+
+func (n *naiveKey) root() *naiveKey {
+	for n.below != nil {
+		n = n.below
+	}
+	return n
+}
+
+func (n *naiveKey) kill() {
+	for ; n != nil; n = n.above {
+		n.dead = true
+	}
+}
+
+func (n *naiveKey) use(by Holder) error {
+	switch {
+	case n.dead:
+		return ErrRevoked
+	case n.above != nil:
+		return ErrHeld
+	case n.holder != by:
+		return ErrNotHolder
+	}
+	return nil
+}
+
+// naiveMint runs the same operations as a Mint and says what each must answer.
+type naiveMint struct {
+	mint *Mint
+	keys []*naiveKey
+}
+
+func (n *naiveMint) operate(r *rand.Rand) (name string, got, want error) {
+	holders := []Holder{"a", "b", "c"}
+	by, to := holders[r.IntN(3)], holders[r.IntN(3)]
+	partition := tp(int32(r.IntN(5)))
+	if len(n.keys) == 0 || r.IntN(8) == 0 {
+		for _, k := range n.keys {
+			if !k.dead && k.below == nil && slices.Contains(k.partitions, partition) {
+				want = ErrHeld
+			}
+		}
+		key, err := n.mint.Grant(by, partition)
+		if err == nil {
+			n.keys = append(n.keys, &naiveKey{key: key, holder: by, acquirer: by, partitions: []kafka.TopicPartition{partition}})
+		}
+		return "grant", err, want
+	}
+	k := n.keys[len(n.keys)-1-min(r.IntN(len(n.keys)), 12)]
+	switch r.IntN(8) {
+	case 0, 1:
+		want = k.use(by)
+		key, err := k.key.Acquire(by, "op")
+		if err == nil {
+			top := &naiveKey{key: key, holder: by, acquirer: by, below: k}
+			k.above = top
+			n.keys = append(n.keys, top)
+		}
+		return "acquire", err, want
+	case 2:
+		want, got = k.use(by), k.key.Hand(by, to)
+		if want == nil {
+			k.holder = to
+		}
+		return "hand", got, want
+	case 3, 4:
+		switch {
+		case k.dead:
+			want = ErrRevoked
+		case k.holder != by && (k.below == nil || k.acquirer != by):
+			want = ErrNotHolder
+		case k.above != nil:
+			want = ErrOutOfOrder
+		default:
+			k.dead = true
+			if k.below != nil {
+				k.below.above = nil
+			}
+		}
+		return "return", k.key.Return(by), want
+	case 5:
+		if want = k.use(by); want == nil && !slices.Contains(k.root().partitions, partition) {
+			want = ErrNotCovered
+		}
+		return "check", k.key.Check(by, "op", partition), want
+	case 6:
+		if r.IntN(4) > 0 {
+			return n.split(k, by, partition)
+		}
+		if alive := n.mint.Revoke(k.key); alive == k.dead {
+			return "revoke", fmt.Errorf("alive %t, the twin says dead %t", alive, k.dead), nil
+		}
+		if !k.dead && k.below != nil {
+			k.below.above = nil
+		}
+		k.kill()
+		return "revoke", nil, nil
+	default:
+		return n.merge(k, n.keys[r.IntN(len(n.keys))])
+	}
+}
+
+func (n *naiveMint) split(k *naiveKey, by Holder, partition kafka.TopicPartition) (name string, got, want error) {
+	switch {
+	case k.dead || k.below != nil:
+		want = ErrRevoked
+	case k.above != nil:
+		want = ErrHeld
+	case !slices.Contains(k.partitions, partition):
+		want = ErrNotCovered
+	}
+	part, err := n.mint.Split(k.key, by, []kafka.TopicPartition{partition})
+	if err == nil {
+		k.partitions = slices.DeleteFunc(k.partitions, func(p kafka.TopicPartition) bool { return p == partition })
+		n.keys = append(n.keys, &naiveKey{key: part, holder: by, acquirer: by, partitions: []kafka.TopicPartition{partition}})
+	}
+	return "split", err, want
+}
+
+func (n *naiveMint) merge(a, b *naiveKey) (name string, got, want error) {
+	for _, k := range []*naiveKey{a, b} {
+		switch {
+		case want != nil || a == b:
+		case k.dead || k.below != nil:
+			want = ErrRevoked
+		case k.above != nil:
+			want = ErrHeld
+		}
+	}
+	switch {
+	case a == b:
+		want = ErrHeld
+	case want == nil && a.holder != b.holder:
+		want = ErrNotHolder
+	}
+	got = n.mint.Merge(a.key, b.key)
+	if got == nil {
+		a.partitions = append(a.partitions, b.partitions...)
+		b.dead, b.partitions = true, nil
+	}
+	return "merge", got, want
+}
+
+func TestKeysAgreeWithTheirNaiveTwin(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		twin := &naiveMint{mint: NewMint()}
+		for i := range 500 {
+			name, got, want := twin.operate(r)
+			if (got == nil) != (want == nil) || want != nil && !errors.Is(got, want) {
+				t.Fatalf("seed %d step %d: %s: %v, want %v", seed, i, name, got, want)
+			}
+			if err := twin.mint.Valid(); err != nil {
+				t.Fatalf("seed %d step %d: %s: %v", seed, i, name, err)
+			}
+			live := 0
+			for _, k := range twin.keys {
+				if !k.dead && k.below == nil {
+					live++
+				}
+				if usable := !k.dead && k.above == nil; k.key.Valid() != usable {
+					t.Fatalf("seed %d step %d: %s: a key is usable: %t, want %t", seed, i, name, k.key.Valid(), usable)
+				}
+			}
+			if twin.mint.Live() != live || len(twin.mint.Ledger()) != live {
+				t.Fatalf("seed %d step %d: %d live, want %d", seed, i, twin.mint.Live(), live)
+			}
+		}
+	}
+}
+
+func TestTwoUsersOfOneKeyAreNeverInsideTogether(t *testing.T) {
+	m := NewMint()
+	root := must[*Key](t)(m.Grant("user", tp(1)))
+	var inside, entered, refused atomic.Int64
+	var group sync.WaitGroup
+	for range 50 {
+		group.Go(func() {
+			for range 400 {
+				key, err := root.Acquire("user", "commit")
+				if err != nil {
+					if !errors.Is(err, ErrHeld) {
+						t.Error(err)
+					}
+					refused.Add(1)
+					continue
+				}
+				if n := inside.Add(1); n != 1 {
+					t.Errorf("%d inside", n)
+				}
+				entered.Add(1)
+				nested, err := key.Acquire("user", "nested")
+				if err != nil {
+					t.Error(err)
+				} else if err := nested.Return("user"); err != nil {
+					t.Error(err)
+				}
+				inside.Add(-1)
+				if err := key.Return("user"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if entered.Load() == 0 || !root.Valid() || m.Valid() != nil {
+		t.Fatalf("%d entered, %d refused, usable %t", entered.Load(), refused.Load(), root.Valid())
+	}
+	t.Logf("%d entered, %d refused", entered.Load(), refused.Load())
+}
+
+func TestTheMintMayActWhileKeysAreInUse(t *testing.T) {
+	m := NewMint()
+	root := must[*Key](t)(m.Grant("user", tp(1), tp(2)))
+	var current atomic.Pointer[Key]
+	current.Store(root)
+	var stop atomic.Bool
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for !stop.Load() {
+				key, err := current.Load().Acquire("user", "seek")
+				if err != nil {
+					continue
+				}
+				if err := key.Return("user"); err != nil && !errors.Is(err, ErrRevoked) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range 2000 {
+		part, err := m.Split(current.Load(), "user", []kafka.TopicPartition{tp(2)})
+		if err == nil {
+			for err = ErrHeld; errors.Is(err, ErrHeld); {
+				err = m.Merge(current.Load(), part)
+			}
+		}
+		if err != nil && !errors.Is(err, ErrHeld) {
+			t.Fatal(err)
+		}
+		if i%10 == 0 {
+			m.Revoke(current.Load())
+			current.Store(must[*Key](t)(m.Grant("user", tp(1), tp(2))))
+		}
+		_ = m.Ledger()
+	}
+	stop.Store(true)
+	group.Wait()
+	if err := m.Valid(); err != nil || m.Live() != 1 {
+		t.Fatal(err, m.Live())
+	}
+}
+
+func BenchmarkAcquireReturn(b *testing.B) {
+	b.ReportAllocs()
+	root, err := NewMint().Grant("user", tp(1))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		key, err := root.Acquire("user", "commit")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := key.Return("user"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,31 @@
+// Package wire implements the ports of package actors: it talks to brokers, and it decodes what they send.
+//
+// # Sarama opens, we speak
+//
+// A connection is made in one way only (dial.go). We dial, by the user's proxy, local address and keep-alive settings, and
+// put TLS on top. A sarama.Broker then opens that connection, which authenticates by whatever SASL mechanism the user's
+// sarama.Config names, and gives it back (capture.go): the Broker is closed, the connection is not, and nothing of sarama is
+// left behind it. We agree on versions ourselves (versions.go) and write and read frames of kmsg (conn.go, frame.go).
+//
+//	dial -> TLS -> sarama: SASL -> ApiVersions -> requests ... -> closed by us, by the broker, or at 80 % of the
+//	                                                              authenticated session's lifetime
+//
+// A session that has a lifetime (KIP-368) is renewed by making the connection anew between two requests: one way for all
+// mechanisms.
+//
+// # Who owns what
+//
+// Every client of the ports is one [client]: one connection, dialed at the first request and again after any failure.
+// Requests are made one at a time by one goroutine, which blocks; no goroutine waits behind an idle connection. What ends a
+// request early closes its connection: the caller's context, the client's Close, or the request's own limit.
+//
+// # What can go wrong
+//
+// Before a request is out the error is a kafka.ConnectError naming the phase, or a kafka.VersionError. After that it is a
+// kafka.RequestError: with the broker's code, or Unanswered when a request may have had its effect and no answer told. A
+// connection is closed after every error but a code, and after an answer that is not ours: what came after would be off by
+// one. Only one failure is not reported: a connection that had served before and is found closed with no byte of answer was
+// closed for being idle, and the request is made once more on a new one.
+//
+// Lengths are not believed: an answer is capped, and memory is taken as its bytes arrive.
+package wire

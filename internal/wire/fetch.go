@@ -1,0 +1,171 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/troupego/troupe/actors"
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+const (
+	// noSession and noSessionEpoch make a fetch on its own, outside of any fetch session (KIP-227).
+	noSession      int32 = 0
+	noSessionEpoch int32 = -1
+	// consumerReplica is the replica id of everybody who is no broker.
+	consumerReplica int32 = -1
+	// fetchOverhead is what an answer may have on top of its records, per partition and in all.
+	fetchOverheadPerPartition = 256
+	fetchOverhead             = 4 << 10
+	// mostExpected bounds what is allocated for an answer before it arrives.
+	mostExpected = 64 << 20
+)
+
+// errNotAsked means that a broker answered for a partition nobody asked about.
+var errNotAsked = errors.New("the answer is for a partition that was not asked about")
+
+// fetchClient reads records from one broker.
+type fetchClient struct {
+	*client
+	broker kafka.Broker
+}
+
+// Fetch sends one fetch outside of any session. Every answer has memory of its own, so records may alias it for ever.
+func (c *fetchClient) Fetch(ctx context.Context, in *actors.FetchRequest) (*actors.FetchResponse, error) {
+	want := apiFetch
+	for i := range in.Partitions {
+		if in.Partitions[i].TopicID.IsZero() {
+			want = want.atMost(fetchByTopicID - 1)
+			break
+		}
+	}
+	wait := time.Duration(max(in.MaxWaitMillis, 0)) * time.Millisecond
+	expect := int(max(in.MaxBytes, 0)) + fetchOverhead + len(in.Partitions)*fetchOverheadPerPartition
+	a, err := c.call(ctx, c.broker, question{
+		api:    want,
+		limit:  wait + c.network.cfg.RequestTimeout,
+		expect: min(expect, mostExpected),
+		build:  func(int16) kmsg.Request { return fetchRequest(in) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp := a.resp.(*kmsg.FetchResponse)
+	if err := a.failed(apiFetch, resp.ErrorCode); err != nil {
+		return nil, err
+	}
+	out, err := readFetch(resp, in, a.version >= fetchByTopicID, c.network.cfg.MaxBatchBytes)
+	if err != nil {
+		c.drop()
+		return nil, a.fails(apiFetch, err)
+	}
+	out.Bytes = a.size
+	return out, nil
+}
+
+// fetchRequest keeps the order of the partitions: a topic is named again when another came between.
+func fetchRequest(in *actors.FetchRequest) *kmsg.FetchRequest {
+	req := kmsg.NewPtrFetchRequest()
+	req.ReplicaID = consumerReplica
+	req.MaxWaitMillis, req.MinBytes, req.MaxBytes = in.MaxWaitMillis, in.MinBytes, in.MaxBytes
+	req.IsolationLevel = int8(in.Isolation)
+	req.SessionID, req.SessionEpoch = noSession, noSessionEpoch
+	req.Rack = in.Rack
+	var topic *kmsg.FetchRequestTopic
+	for i := range in.Partitions {
+		p := &in.Partitions[i]
+		if topic == nil || topic.Topic != p.TopicPartition.Topic || topic.TopicID != p.TopicID {
+			req.Topics = append(req.Topics, kmsg.NewFetchRequestTopic())
+			topic = &req.Topics[len(req.Topics)-1]
+			topic.Topic, topic.TopicID = p.TopicPartition.Topic, p.TopicID
+		}
+		out := kmsg.NewFetchRequestTopicPartition()
+		out.Partition, out.FetchOffset = p.TopicPartition.Partition, p.Offset
+		out.CurrentLeaderEpoch, out.LastFetchedEpoch = p.LeaderEpoch, p.LastFetchedEpoch
+		out.PartitionMaxBytes = p.MaxBytes
+		topic.Partitions = append(topic.Partitions, out)
+	}
+	return req
+}
+
+// fetchKey names a partition as the version in use does: by topic id, or by name with a zero id.
+type fetchKey struct {
+	id        kafka.TopicID
+	topic     string
+	partition int32
+}
+
+// readFetch brings an answer into the port's form. Answers come in any order, so each is looked up by what it names.
+func readFetch(resp *kmsg.FetchResponse, in *actors.FetchRequest, byID bool, maxBatchBytes int) (*actors.FetchResponse, error) {
+	keyOf := func(id kafka.TopicID, topic string, partition int32) fetchKey {
+		if byID {
+			return fetchKey{id: id, partition: partition}
+		}
+		return fetchKey{topic: topic, partition: partition}
+	}
+	asked := make(map[fetchKey]kafka.TopicPartition, len(in.Partitions))
+	for i := range in.Partitions {
+		p := &in.Partitions[i]
+		asked[keyOf(p.TopicID, p.TopicPartition.Topic, p.TopicPartition.Partition)] = p.TopicPartition
+	}
+	out := &actors.FetchResponse{
+		Partitions:     make([]actors.FetchedPartition, 0, len(asked)),
+		ThrottleMillis: resp.ThrottleMillis,
+	}
+	if len(resp.Brokers) > 0 {
+		out.Brokers = make(map[int32]kafka.Broker, len(resp.Brokers))
+		for _, b := range resp.Brokers {
+			out.Brokers[b.NodeID] = brokerOf(b.NodeID, b.Host, b.Port, b.Rack)
+		}
+	}
+	for i := range resp.Topics {
+		t := &resp.Topics[i]
+		for j := range t.Partitions {
+			p := &t.Partitions[j]
+			key := keyOf(t.TopicID, t.Topic, p.Partition)
+			tp, ok := asked[key]
+			if !ok {
+				return nil, fmt.Errorf("%w: topic %q, id %s, partition %d", errNotAsked, t.Topic, kafka.TopicID(t.TopicID), p.Partition)
+			}
+			delete(asked, key) // a second answer for it would be wrong, too
+			out.Partitions = append(out.Partitions, readFetched(p, tp, in.Isolation, maxBatchBytes))
+		}
+	}
+	return out, nil
+}
+
+// readFetched brings one partition of an answer into the port's form.
+func readFetched(p *kmsg.FetchResponseTopicPartition, tp kafka.TopicPartition, isolation kafka.IsolationLevel, maxBatchBytes int) actors.FetchedPartition {
+	out := actors.FetchedPartition{
+		TopicPartition:       tp,
+		Err:                  kafka.ErrorFromCode(p.ErrorCode),
+		HighWatermark:        p.HighWatermark,
+		LastStableOffset:     p.LastStableOffset,
+		LogStartOffset:       p.LogStartOffset,
+		PreferredReadReplica: p.PreferredReadReplica,
+		Chunk: actors.Chunk{
+			TopicPartition: tp,
+			Isolation:      isolation,
+			Data:           p.RecordBatches,
+			MaxBatchBytes:  maxBatchBytes,
+		},
+	}
+	out.Chunk.NextOffset, out.Chunk.LastEpoch = scanBatches(p.RecordBatches)
+	if d := &p.DivergingEpoch; d.Epoch >= 0 || d.EndOffset >= 0 {
+		out.Diverging = &actors.EpochEnd{Epoch: d.Epoch, EndOffset: d.EndOffset}
+	}
+	if l := &p.CurrentLeader; l.LeaderID >= 0 {
+		out.CurrentLeader = &actors.PartitionLeader{BrokerID: l.LeaderID, LeaderEpoch: l.LeaderEpoch}
+	}
+	if len(p.AbortedTransactions) > 0 {
+		out.Chunk.Aborted = make([]actors.AbortedTransaction, len(p.AbortedTransactions))
+		for i, a := range p.AbortedTransactions {
+			out.Chunk.Aborted[i] = actors.AbortedTransaction{ProducerID: a.ProducerID, FirstOffset: a.FirstOffset}
+		}
+	}
+	return out
+}

@@ -1,0 +1,279 @@
+package api
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/troupego/troupe/rebalance"
+	"github.com/troupego/troupe/supervisor"
+)
+
+// rule is one row of a check: it holds, or it becomes a problem.
+type rule struct {
+	field string
+	value any
+	holds bool
+	want  string
+}
+
+func (r rule) problem() Problem {
+	p := Problem{Field: r.field, Want: r.want}
+	switch v := r.value.(type) {
+	case nil:
+	case string:
+		p.Value = shortQuote(v)
+	default:
+		p.Value = fmt.Sprint(v)
+	}
+	return p
+}
+
+// shortQuote quotes s, cut to a length that fits a line.
+func shortQuote(s string) string {
+	const most = 60
+	if len(s) <= most {
+		return strconv.Quote(s)
+	}
+	return fmt.Sprintf("%q... (%d bytes)", s[:most], len(s))
+}
+
+func broken(rules []rule) []Problem {
+	var problems []Problem
+	for _, r := range rules {
+		if !r.holds {
+			problems = append(problems, r.problem())
+		}
+	}
+	return problems
+}
+
+// checkConfig returns all that is wrong with a configuration. given is the user's and tells what was left to its default,
+// c is the same with the defaults filled in. Neither is changed. A default that gives way is not blamed for what it has to
+// give way to.
+func checkConfig(given, c *Config) []Problem {
+	problems := checkBrokers(c.Brokers)
+	problems = append(problems, broken(nameRules(c))...)
+	problems = append(problems, broken(timeRules(given, c))...)
+	problems = append(problems, checkAssignors(c.Assignors)...)
+	problems = append(problems, broken(choiceRules(c))...)
+	problems = append(problems, broken(sizeRules(given, c))...)
+	problems = append(problems, broken(clientTimeRules(given, c))...)
+	problems = append(problems, supervisorProblems("Backoff", "Backoff.", c.Backoff.Validate())...)
+	problems = append(problems, checkPolicy("Restart", c.Restart)...)
+	return append(problems, broken([]rule{{"Concurrency", c.Concurrency, c.Concurrency >= 0, "0 for no limit, or more"}})...)
+}
+
+func checkBrokers(brokers []string) []Problem {
+	problems := broken([]rule{{"Brokers", "", len(brokers) > 0, "at least one host:port"}})
+	for i, addr := range brokers {
+		problems = append(problems, broken([]rule{
+			{fmt.Sprintf("Brokers[%d]", i), addr, isHostPort(addr), "host:port, the port from 1 to 65535"},
+		})...)
+	}
+	return problems
+}
+
+func isHostPort(addr string) bool {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || host == "" || strings.ContainsAny(host, " \t\r\n/@") {
+		return false
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && number > 0
+}
+
+func nameRules(c *Config) []rule {
+	short := fmt.Sprintf("at most %d bytes", maxProtocolString)
+	return []rule{
+		{"GroupID", c.GroupID, c.GroupID != "", "a name"},
+		{"GroupID", c.GroupID, len(c.GroupID) <= maxProtocolString, short},
+		{"GroupInstanceID", c.GroupInstanceID, c.GroupInstanceID == "" || isTopicName(c.GroupInstanceID), topicNameWant},
+		{"ClientID", c.ClientID, len(c.ClientID) <= maxProtocolString, short},
+		{"Rack", c.Rack, len(c.Rack) <= maxProtocolString, short},
+	}
+}
+
+const topicNameWant = "1 to 249 of the characters a-z, A-Z, 0-9, '.', '_', '-', and neither \".\" nor \"..\""
+
+// isTopicName is Kafka's rule for topic names, which holds for static members' names as well.
+func isTopicName(name string) bool {
+	if name == "" || name == "." || name == ".." || len(name) > 249 {
+		return false
+	}
+	return strings.IndexFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-')
+	}) < 0
+}
+
+// between is the rule that most durations have.
+func between(field string, value, least time.Duration) rule {
+	return rule{field, value, value >= least && value <= maxDuration, fmt.Sprintf("from %v to %v", least, maxDuration)}
+}
+
+// timeRules are those of the group's times, in the order of the fields.
+func timeRules(given, c *Config) []rule {
+	rules := []rule{between("SessionTimeout", c.SessionTimeout, minDuration)}
+	if given.HeartbeatInterval != 0 {
+		rules = append(rules,
+			between("HeartbeatInterval", c.HeartbeatInterval, minDuration),
+			rule{"HeartbeatInterval", c.HeartbeatInterval, c.HeartbeatInterval < c.SessionTimeout,
+				fmt.Sprintf("below SessionTimeout (%v), best a third of it", c.SessionTimeout)})
+	}
+	rules = append(rules,
+		between("RebalanceTimeout", c.RebalanceTimeout, minDuration),
+		rule{"RebalanceTimeout", c.RebalanceTimeout, c.RebalanceTimeout < minDuration || c.maxDrainTimeout() >= minDuration,
+			fmt.Sprintf("more than HeartbeatInterval (%v) + %v", c.HeartbeatInterval, drainReserve)})
+	if given.DrainTimeout != 0 {
+		rules = append(rules,
+			between("DrainTimeout", c.DrainTimeout, minDuration),
+			rule{"DrainTimeout", c.DrainTimeout, c.DrainTimeout <= max(c.maxDrainTimeout(), 0),
+				fmt.Sprintf("at most %v (RebalanceTimeout - HeartbeatInterval - %v)", max(c.maxDrainTimeout(), 0), drainReserve)})
+	}
+	return append(rules, between("CloseTimeout", c.CloseTimeout, minDuration))
+}
+
+func checkAssignors(assignors []rebalance.Assignor) []Problem {
+	var problems []Problem
+	seen := make(map[string]bool)
+	for i, assignor := range assignors {
+		field := fmt.Sprintf("Assignors[%d]", i)
+		if assignor == nil {
+			problems = append(problems, rule{field: field, value: assignor, want: "an assignor"}.problem())
+			continue
+		}
+		name := assignor.Name()
+		problems = append(problems, broken([]rule{
+			{field, name, name != "" && len(name) <= maxProtocolString, "an assignor with a name"},
+			{field, name, !seen[name], "each assignor once"},
+		})...)
+		seen[name] = true
+	}
+	return problems
+}
+
+func choiceRules(c *Config) []rule {
+	return []rule{
+		{"Reset", c.Reset, c.Reset <= rebalance.ResetNone, "ResetEarliest, ResetLatest or ResetNone"},
+		{"IsolationLevel", c.IsolationLevel, c.IsolationLevel <= ReadUncommitted, "ReadCommitted or ReadUncommitted"},
+	}
+}
+
+// sizeRules are those of records and bytes.
+func sizeRules(given, c *Config) []rule {
+	rules := []rule{{"MaxInTransit", c.MaxInTransit, c.MaxInTransit >= 1 && c.MaxInTransit <= maxMaxInTransit,
+		fmt.Sprintf("from 1 to %d", maxMaxInTransit)}}
+	if given.ResumeBelow != 0 {
+		rules = append(rules, rule{"ResumeBelow", c.ResumeBelow, c.ResumeBelow >= 1 && c.ResumeBelow < c.MaxInTransit,
+			fmt.Sprintf("from 1 to below MaxInTransit (%d)", c.MaxInTransit)})
+	}
+	if given.MemoryBudget != 0 {
+		rules = append(rules, rule{"MemoryBudget", c.MemoryBudget, c.MemoryBudget >= 1 && c.MemoryBudget >= int64(c.FetchMaxBytes),
+			fmt.Sprintf("at least FetchMaxBytes (%d)", max(c.FetchMaxBytes, 1))})
+	}
+	rules = append(rules, rule{"FetchMinBytes", c.FetchMinBytes, c.FetchMinBytes >= 1 && c.FetchMinBytes <= max(c.FetchMaxBytes, 1),
+		fmt.Sprintf("from 1 to FetchMaxBytes (%d)", c.FetchMaxBytes)})
+	if given.FetchMaxBytes != 0 {
+		rules = append(rules, rule{"FetchMaxBytes", c.FetchMaxBytes, c.FetchMaxBytes >= 1 && c.FetchMaxBytes <= maxFetchBytes,
+			fmt.Sprintf("from 1 to %d", maxFetchBytes)})
+	}
+	if given.PartitionMaxBytes != 0 {
+		rules = append(rules, rule{"PartitionMaxBytes", c.PartitionMaxBytes,
+			c.PartitionMaxBytes >= 1 && c.PartitionMaxBytes <= c.FetchMaxBytes,
+			fmt.Sprintf("from 1 to FetchMaxBytes (%d)", c.FetchMaxBytes)})
+	}
+	return append(rules, rule{"MaxBatchBytes", c.MaxBatchBytes, c.MaxBatchBytes >= 1 && c.MaxBatchBytes <= maxFetchBytes,
+		fmt.Sprintf("from 1 to %d", maxFetchBytes)})
+}
+
+// clientTimeRules are those of talking to brokers.
+func clientTimeRules(given, c *Config) []rule {
+	var rules []rule
+	if given.FetchMaxWait != 0 {
+		rules = append(rules,
+			between("FetchMaxWait", c.FetchMaxWait, minDuration),
+			rule{"FetchMaxWait", c.FetchMaxWait, c.FetchMaxWait < c.RequestTimeout,
+				fmt.Sprintf("below RequestTimeout (%v)", c.RequestTimeout)})
+	}
+	return append(rules,
+		between("MetadataMaxAge", c.MetadataMaxAge, minMetadataMaxAge),
+		between("ConnectTimeout", c.ConnectTimeout, minDuration),
+		between("RequestTimeout", c.RequestTimeout, minDuration))
+}
+
+// checkPolicy checks a restart policy whose zero fields mean their defaults.
+func checkPolicy(field string, policy supervisor.Policy) []Problem {
+	policy = policy.WithDefaults()
+	rest := policy
+	rest.Backoff = supervisor.DefaultBackoff()
+	return append(supervisorProblems(field, "Policy.", rest.Validate()),
+		supervisorProblems(field+".Backoff", "Backoff.", policy.Backoff.Validate())...)
+}
+
+// supervisorProblems turns the supervisor's joined errors, which read "Policy.Window is -1s: must be above 0", into
+// problems of the field that holds the policy.
+func supervisorProblems(field, prefix string, err error) []Problem {
+	if err == nil {
+		return nil
+	}
+	errs := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		errs = joined.Unwrap()
+	}
+	problems := make([]Problem, 0, len(errs))
+	for _, err := range errs {
+		name, rest, named := strings.Cut(err.Error(), " is ")
+		value, want, bounded := strings.Cut(rest, ": must be ")
+		if !named || !bounded {
+			problems = append(problems, Problem{Field: field, Want: err.Error()})
+			continue
+		}
+		problems = append(problems, Problem{Field: field + "." + strings.TrimPrefix(name, prefix), Value: value, Want: want})
+	}
+	return problems
+}
+
+// problem returns a problem of a part of the registration.
+func (r *Registration) problem(part, value, want string) Problem {
+	field := r.String()
+	if part != "" {
+		field += "." + part
+	}
+	return Problem{Field: field, Value: value, Want: want}
+}
+
+// check returns all that is wrong with one registration; seen maps each topic to the registration that has it already.
+func (r *Registration) check(c *Config, seen map[string]string) []Problem {
+	if r.kind == "" {
+		return []Problem{r.problem("", "", "one made by Handle, HandleBatch or HandleActor")}
+	}
+	var problems []Problem
+	if r.record == nil && r.batch == nil && r.actor == nil {
+		problems = append(problems, r.problem("handler", "nil", "a function"))
+	}
+	if r.nilOptions > 0 {
+		problems = append(problems, r.problem("options", "nil", "no nil options"))
+	}
+	if len(r.topics) == 0 {
+		problems = append(problems, r.problem("topics", "", "at least one topic"))
+	}
+	for _, topic := range r.topics {
+		switch owner, taken := seen[topic]; {
+		case !isTopicName(topic):
+			problems = append(problems, r.problem("topics", shortQuote(topic), topicNameWant))
+		case taken:
+			problems = append(problems, r.problem("topics", shortQuote(topic), "each topic once, "+owner+" has it already"))
+		default:
+			seen[topic] = r.String()
+		}
+	}
+	if n := r.maxRecords; n != nil && (*n < 1 || *n > max(c.MaxInTransit, 1)) {
+		problems = append(problems, r.problem("MaxRecords", strconv.Itoa(*n), fmt.Sprintf("from 1 to MaxInTransit (%d)", c.MaxInTransit)))
+	}
+	if r.restart != nil {
+		problems = append(problems, checkPolicy(r.String()+".Restart", *r.restart)...)
+	}
+	return problems
+}

@@ -1,0 +1,217 @@
+package api
+
+import (
+	"math"
+	"time"
+
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
+	"github.com/troupego/troupe/supervisor"
+)
+
+// IsolationLevel says which records of transactions are delivered (isolation.level). Unlike kafka.IsolationLevel, which
+// has the numbers of the protocol, its zero value is the safe one.
+type IsolationLevel uint8
+
+const (
+	// ReadCommitted delivers only records of committed transactions and those outside of transactions. The default; the
+	// Java client's is read_uncommitted.
+	ReadCommitted IsolationLevel = iota
+	// ReadUncommitted delivers every record, also of open and aborted transactions.
+	ReadUncommitted
+)
+
+// String returns Kafka's word for the level.
+func (l IsolationLevel) String() string { return l.kafka().String() }
+
+// kafka returns the protocol's level; an unknown one stays unknown.
+func (l IsolationLevel) kafka() kafka.IsolationLevel {
+	switch l {
+	case ReadCommitted:
+		return kafka.ReadCommitted
+	case ReadUncommitted:
+		return kafka.ReadUncommitted
+	}
+	return kafka.IsolationLevel(-1)
+}
+
+// Config says how a consumer behaves. It is plain data: Spawn reads it, never changes it and keeps no part of it. What is
+// attached to a consumer rather than set (logger, observer, sarama's settings) is an [Option].
+//
+// A zero field means its default. A default gives way where it would not fit to what is set: with a RebalanceTimeout of 10
+// s, DrainTimeout is 2 s when left at zero, and an error when set to 30 s. All durations are from 1 ms to 2^31-1 ms (24.8
+// days), because Kafka counts milliseconds in 32 bits. The names in parentheses are Kafka's properties.
+type Config struct {
+	// Brokers are the addresses to start from, each "host:port" (bootstrap.servers). At least one; no default. The rest of
+	// the cluster is learned from them.
+	Brokers []string
+	// GroupID names the consumer group (group.id). Not empty; no default. Everything that is started with the same GroupID
+	// shares the topics' partitions.
+	GroupID string
+	// GroupInstanceID makes this a static member (group.instance.id, KIP-345): it may restart within SessionTimeout
+	// without a rebalance, and does not leave the group on Close. Default empty: a dynamic member. It must be unique in the
+	// group; letters, digits, '.', '_' and '-', at most 249 of them.
+	GroupInstanceID string
+	// ClientID is sent with every request; quotas and the brokers' logs go by it (client.id). Default "troupe". At most
+	// 32,767 bytes.
+	ClientID string
+	// Rack is where this member runs (client.rack, KIP-392): partitions are read from a replica in the same rack where the
+	// brokers offer that. Default empty: from the leader. At most 32,767 bytes.
+	Rack string
+
+	// SessionTimeout is after how long without a heartbeat the coordinator takes the member for dead (session.timeout.ms).
+	// Default 45 s. The brokers bound it, too: group.min.session.timeout.ms (6 s) and group.max.session.timeout.ms (30 min).
+	SessionTimeout time.Duration
+	// HeartbeatInterval is the time between heartbeats (heartbeat.interval.ms). Default 3 s, or a third of SessionTimeout
+	// where that is less. Below SessionTimeout; Kafka advises no more than a third of it. Handlers never delay heartbeats.
+	HeartbeatInterval time.Duration
+	// RebalanceTimeout is how long the group waits in a rebalance for a member to join again; a later one is put out
+	// (max.poll.interval.ms is what the Java client sends for it). Default 60 s. More than HeartbeatInterval + 5 s, so that
+	// DrainTimeout has room.
+	RebalanceTimeout time.Duration
+	// DrainTimeout is how long the handlers of a partition that moves to another member may go on with what they have
+	// before their context ends and the partition is let go. No Kafka property. Default 30 s, or the bound where that is
+	// less. At most RebalanceTimeout - HeartbeatInterval - 5 s: the rebalance has to be noticed, and the last commit and the
+	// join need time as well.
+	DrainTimeout time.Duration
+	// CloseTimeout bounds Consumer.Close, and the closing by Spawn's context, from start to end. Two fifths of it, 5 s at
+	// most, are kept for the last commit and for leaving; the rest is the handlers'. No Kafka property (the argument of the
+	// Java client's close). Default 30 s.
+	CloseTimeout time.Duration
+
+	// Assignors are the ways to divide partitions that this member can use, preferred first
+	// (partition.assignment.strategy). All members of a group must have one in common. Default rebalance.Range() alone;
+	// cooperative-sticky comes with a later version and will then be the default. None nil, no two of the same name.
+	Assignors []rebalance.Assignor
+	// Reset says where a partition starts that has no committed offset (auto.offset.reset). Default rebalance.ResetEarliest;
+	// the Java client's is latest, which skips records. A partition that was added to a topic the group knows always starts
+	// at its beginning.
+	Reset rebalance.ResetPolicy
+	// IsolationLevel says which records of transactions are delivered (isolation.level). Default ReadCommitted.
+	IsolationLevel IsolationLevel
+
+	// MaxInTransit is the most records of one partition that are delivered and not yet below the contiguous finished point:
+	// what may be delivered twice after a crash. No Kafka property. Default 10,000; from 1 to 1,000,000.
+	MaxInTransit int
+	// ResumeBelow is below how many records in transit a partition that has reached MaxInTransit is delivered again. No
+	// Kafka property. Default half of MaxInTransit. Below MaxInTransit.
+	ResumeBelow int
+	// MemoryBudget is how many bytes of fetched and undelivered records the member holds, over all partitions: compressed
+	// while they wait, decompressed when their turn comes. A single batch that is larger passes when nothing else is held. No
+	// Kafka property. Default 256 MiB, or FetchMaxBytes where that is more. At least FetchMaxBytes.
+	MemoryBudget int64
+
+	// FetchMinBytes is how many bytes a broker waits for before it answers a fetch, FetchMaxWait at most (fetch.min.bytes).
+	// Default 1: it answers as soon as there is something. From 1 to FetchMaxBytes.
+	FetchMinBytes int
+	// FetchMaxWait is how long a broker waits for FetchMinBytes (fetch.max.wait.ms). Default 500 ms, or half of
+	// RequestTimeout where that is less. Below RequestTimeout.
+	FetchMaxWait time.Duration
+	// FetchMaxBytes is the most bytes of one fetch answer; a first batch that is larger comes all the same
+	// (fetch.max.bytes). Default 8 MiB, or MemoryBudget where that is less; the Java client's is 50 MiB. From 1 to 2^30.
+	FetchMaxBytes int
+	// PartitionMaxBytes is the most bytes of one partition in a fetch answer, with the same exception
+	// (max.partition.fetch.bytes). Default 1 MiB, or FetchMaxBytes where that is less. From 1 to FetchMaxBytes.
+	PartitionMaxBytes int
+	// MaxBatchBytes is the largest record batch that is decompressed, measured in bytes after decompression. A larger one
+	// stops its partition with an event, and no other: it is a bomb, or the bound is too low. No Kafka property. Default 64
+	// MiB; from 1 to 2^30.
+	MaxBatchBytes int
+
+	// MetadataMaxAge is after how long the member asks for metadata again without a reason: how late new partitions and
+	// new topics are seen (metadata.max.age.ms). Default 1 min; the Java client's is 5 min. At least 100 ms.
+	MetadataMaxAge time.Duration
+	// ConnectTimeout bounds making one connection, with TLS, authentication and agreeing on versions
+	// (socket.connection.setup.timeout.ms). Default 4 s; the Java client's is 10 s.
+	ConnectTimeout time.Duration
+	// RequestTimeout is how long an answer that a broker can give at once may take (request.timeout.ms). Default 30 s.
+	// JoinGroup and SyncGroup wait for RebalanceTimeout, heartbeats for a part of SessionTimeout.
+	RequestTimeout time.Duration
+	// Backoff is the wait between tries of whatever talks to a broker (retry.backoff.ms, reconnect.backoff.ms and their
+	// .max.ms). Default 100 ms, doubling up to 10 s, with a fifth of it random.
+	Backoff supervisor.Backoff
+
+	// Restart says how failures of handlers are answered where the registration has no Restart of its own. No Kafka
+	// property. Default ten restarts a minute, 100 ms apart at first and up to 10 s; after that the partition is paused and
+	// probed after 5 s, 10 s and so on up to 5 min. It counts per partition.
+	Restart supervisor.Policy
+	// Concurrency is how many handler functions may run at once in this member; actors of yours are not counted. No Kafka
+	// property. Default 0: one for every partition. Not negative.
+	Concurrency int
+}
+
+// What a zero field means.
+const (
+	defaultClientID          = "troupe"
+	defaultSessionTimeout    = 45 * time.Second
+	defaultHeartbeatInterval = 3 * time.Second
+	defaultRebalanceTimeout  = 60 * time.Second
+	defaultDrainTimeout      = 30 * time.Second
+	defaultCloseTimeout      = 30 * time.Second
+	defaultMaxInTransit      = 10_000
+	defaultMemoryBudget      = 256 << 20
+	defaultFetchMinBytes     = 1
+	defaultFetchMaxWait      = 500 * time.Millisecond
+	defaultFetchMaxBytes     = 8 << 20
+	defaultPartitionMaxBytes = 1 << 20
+	defaultMaxBatchBytes     = 64 << 20
+	defaultMetadataMaxAge    = time.Minute
+	defaultConnectTimeout    = 4 * time.Second
+	defaultRequestTimeout    = 30 * time.Second
+	defaultMaxRecords        = 500
+)
+
+// The bounds that are numbers of their own.
+const (
+	minDuration       = time.Millisecond
+	maxDuration       = math.MaxInt32 * time.Millisecond
+	minMetadataMaxAge = 100 * time.Millisecond
+	maxMaxInTransit   = 1_000_000
+	// maxFetchBytes keeps an answer with its overhead below the protocol's 2 GiB.
+	maxFetchBytes = 1 << 30
+	// maxProtocolString is the longest string of the protocol, in bytes.
+	maxProtocolString = math.MaxInt16
+	// drainReserve is what a rebalance needs beyond draining and noticing it: the last commit and JoinGroup.
+	drainReserve = 5 * time.Second
+)
+
+// withDefaults returns c with every zero field replaced by its default.
+func (c Config) withDefaults() Config {
+	fill(&c.ClientID, defaultClientID)
+	fill(&c.SessionTimeout, defaultSessionTimeout)
+	fill(&c.HeartbeatInterval, min(defaultHeartbeatInterval, c.SessionTimeout/3))
+	fill(&c.RebalanceTimeout, defaultRebalanceTimeout)
+	fill(&c.DrainTimeout, min(defaultDrainTimeout, c.maxDrainTimeout()))
+	fill(&c.CloseTimeout, defaultCloseTimeout)
+	if len(c.Assignors) == 0 {
+		c.Assignors = []rebalance.Assignor{rebalance.Range()}
+	}
+	fill(&c.MaxInTransit, defaultMaxInTransit)
+	fill(&c.ResumeBelow, c.MaxInTransit/2)
+	if c.MemoryBudget == 0 {
+		c.MemoryBudget = max(defaultMemoryBudget, int64(c.FetchMaxBytes))
+	}
+	fill(&c.FetchMaxBytes, int(min(defaultFetchMaxBytes, c.MemoryBudget)))
+	fill(&c.PartitionMaxBytes, min(defaultPartitionMaxBytes, c.FetchMaxBytes))
+	fill(&c.FetchMinBytes, defaultFetchMinBytes)
+	fill(&c.MaxBatchBytes, defaultMaxBatchBytes)
+	fill(&c.MetadataMaxAge, defaultMetadataMaxAge)
+	fill(&c.ConnectTimeout, defaultConnectTimeout)
+	fill(&c.RequestTimeout, defaultRequestTimeout)
+	fill(&c.FetchMaxWait, min(defaultFetchMaxWait, c.RequestTimeout/2))
+	c.Backoff = c.Backoff.WithDefaults()
+	c.Restart = c.Restart.WithDefaults()
+	return c
+}
+
+func fill[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// maxDrainTimeout is the bound of DrainTimeout.
+func (c *Config) maxDrainTimeout() time.Duration {
+	return c.RebalanceTimeout - c.HeartbeatInterval - drainReserve
+}

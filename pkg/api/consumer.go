@@ -1,0 +1,120 @@
+package api
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/troupego/troupe/actors"
+)
+
+// observerGrace is how long Close waits for an observer to take the last events.
+const observerGrace = 250 * time.Millisecond
+
+// Consumer is a running member of a consumer group. All methods are safe from any goroutine, at any time.
+type Consumer struct {
+	tree     *actors.Tree
+	observer *observer // nil without one
+	// closeTimeout is Config.CloseTimeout.
+	closeTimeout time.Duration
+}
+
+// Close drains the handlers, commits what is finished, leaves the group and ends every goroutine. It returns at the
+// latest when ctx ends or Config.CloseTimeout has passed, whatever brokers and handlers do. Nil means that everything
+// delivered was finished and is committed; a *actors.CloseError names what was not, and nothing of that is lost: it is
+// delivered again, here or elsewhere. When the consumer had failed before, the error is that of Err.
+//
+// It may be called any number of times; every caller gets the same result. The first call sets the time for draining.
+//
+// Inside a handler it cannot wait, since the handler itself is waited for: it starts the close and returns
+// actors.ErrClosing. A call with the handler's context, or made by the handler's own goroutine, is recognized. A handler
+// that calls Close in a goroutine of its own, with another context, and waits for that goroutine, waits until the context
+// or CloseTimeout ends; the error then names the handler as still running.
+func (c *Consumer) Close(ctx context.Context) error {
+	if !c.tree.InHandler(ctx) && onHandlerStack() {
+		c.tree.StartClose(c.closeDeadline(ctx))
+		return actors.ErrClosing
+	}
+	err := c.tree.Close(ctx)
+	c.waitObserver(ctx)
+	return err
+}
+
+func (c *Consumer) closeDeadline(ctx context.Context) time.Time {
+	deadline := time.Now().Add(c.closeTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		return d
+	}
+	return deadline
+}
+
+// waitObserver lets the observer take the last events when the tree has ended, but waits only a moment for one that is
+// slow or stuck.
+func (c *Consumer) waitObserver(ctx context.Context) {
+	select {
+	case <-c.tree.Done():
+	default:
+		return
+	}
+	if c.observer == nil {
+		return
+	}
+	timer := time.NewTimer(observerGrace)
+	defer timer.Stop()
+	select {
+	case <-c.observer.ended:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// handlerFrames are the functions below which user code runs.
+var handlerFrames = []string{"/troupe/actors.(*runner).", "/troupe/actors.(*safeActor)."}
+
+// onHandlerStack reports whether the caller runs below a handler, in the handler's own goroutine. Of which consumer the
+// handler is cannot be seen; one that closes another consumer is told ErrClosing as well.
+func onHandlerStack() bool {
+	counters := make([]uintptr, 128)
+	for skip := 2; ; skip += len(counters) {
+		n := runtime.Callers(skip, counters)
+		if n == 0 {
+			return false
+		}
+		frames := runtime.CallersFrames(counters[:n])
+		for more := true; more; {
+			var frame runtime.Frame
+			frame, more = frames.Next()
+			for _, name := range handlerFrames {
+				if strings.Contains(frame.Function, name) {
+					return true
+				}
+			}
+		}
+	}
+}
+
+// Done is closed when the consumer has ended: by Close, by Spawn's context, or because it failed for good.
+func (c *Consumer) Done() <-chan struct{} { return c.tree.Done() }
+
+// Err returns why the consumer ended: nil while it runs and after a clean close.
+func (c *Consumer) Err() error { return c.tree.Err() }
+
+// WaitJoined waits until the member has its first assignment, which may be empty. It returns early, with the typed error,
+// when no broker can be reached or the group refuses the member: then the consumer goes on trying, and WaitJoined may be
+// called again. After the end it returns Err, or actors.ErrClosing.
+func (c *Consumer) WaitJoined(ctx context.Context) error { return c.tree.WaitJoined(ctx) }
+
+// Healthy returns nil while the member is in the group, its heartbeats are answered and no partition is stuck; else an
+// error that wraps actors.ErrNotHealthy and says what is wrong. It waits for nothing and suits a liveness probe; for a
+// readiness probe see WaitJoined.
+func (c *Consumer) Healthy() error { return c.tree.Healthy() }
+
+// Stats returns a snapshot. It waits for no actor and costs a walk over the partitions.
+func (c *Consumer) Stats() actors.Stats {
+	stats := c.tree.Stats()
+	if c.observer != nil {
+		stats.EventsDropped = c.observer.drops()
+	}
+	return stats
+}

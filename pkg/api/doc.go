@@ -1,0 +1,47 @@
+// Package api is the front door of Troupe: it starts consumers of Kafka topics and hands their records to your handlers.
+//
+//	consumer, err := api.Spawn(ctx, api.Config{
+//		Brokers: []string{"localhost:9092"},
+//		GroupID: "billing",
+//	},
+//		api.Handle("orders", chargeOrder),
+//		api.HandleBatch("clicks", storeClicks, api.MaxRecords(1000)),
+//		api.WithLogger(logger),
+//	)
+//
+// # What you say
+//
+// A [Config] is plain data. Every zero field means its documented default, and a default gives way where it would not fit
+// to what you did set. After it come the parts, in any order: registrations, made by [Handle], [HandleBatch] and
+// [HandleActor], which say who handles which topics, and options such as [WithLogger]. What belongs to one kind of handler
+// only, such as [UseBatch], does not compile with another.
+//
+// Everything is checked before anything starts, and everything that is wrong is in one *[ConfigError]. [Resolve] only
+// checks. What cannot be checked without a broker is never an error of [Spawn]: brokers that are not there, topics that do
+// not exist and groups that refuse the member are events, are tried again for as long as the consumer lives, and are what
+// [Consumer.WaitJoined] and [Consumer.Healthy] return.
+//
+// # What you get
+//
+//   - Records of one partition come in order, and never two at once, whatever restarts, retries and rebalances happen.
+//   - A record whose handler returned nil is acknowledged; every other one is delivered again, by this member or by the
+//     partition's next owner. At least once, that is: a handler has to bear a record twice.
+//   - What is committed is always the first offset that is not acknowledged, so a crash loses nothing and repeats at most
+//     Config.MaxInTransit records of each partition.
+//   - A handler that fails or panics is restarted alone, with a backoff and within a budget; see [Restart]. Other partitions
+//     do not notice. A slow or blocked handler does not cost the membership.
+//   - When a partition moves to another member, its handler may finish within Config.DrainTimeout, what it finished is
+//     committed, and only then the partition is let go.
+//
+// # How it ends
+//
+// [Consumer.Close], the end of Spawn's context, and a failure for good all end in the same way: [Consumer.Done] is closed
+// and [Consumer.Err] says why. Closing drains, commits and leaves, and is bounded in time whatever brokers and handlers do.
+// Always call Close: it is what reports work that was not committed. [Run] does all of it.
+//
+// # Whose words these are
+//
+// Values are those of the packages they belong to, without aliases: records and offsets of pkg/kafka, reset policy and
+// assignors of rebalance, restart policy and backoff of supervisor, events of pkg/event, and what a handler's actor and a
+// closing consumer deal with (deliveries, errors, statistics) of actors.
+package api

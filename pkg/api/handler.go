@@ -1,0 +1,198 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/troupego/troupe/actors"
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/supervisor"
+)
+
+// Handler handles one record. Nil acknowledges it. An error or a panic restarts the handler of that partition, after a
+// backoff, and delivers the record again; see [Restart]. Records of one partition come one at a time and in order, those
+// of different partitions at the same time. The record is the handler's: it may be kept and changed.
+//
+// ctx ends when the work is no longer wanted; context.Cause tells why (actors.ErrRevoked, ErrLost, ErrClosing,
+// ErrHandlerRestarted). actors.DeliveryFrom(ctx) tells the attempt. ctx does not descend from Spawn's: that one ending
+// starts a drain, in which handlers may finish.
+type Handler func(ctx context.Context, record *kafka.Record) error
+
+// BatchHandler handles up to [MaxRecords] records of one partition, in offset order and never none. Nil acknowledges all
+// of them; an error or a panic restarts the handler and delivers all of them again. For the rest see [Handler].
+type BatchHandler func(ctx context.Context, records []kafka.Record) error
+
+// Middleware wraps a handler, to do something before and after each record. It is called once, in Spawn; the handler it
+// returns is used for every partition at the same time.
+type Middleware func(Handler) Handler
+
+// BatchMiddleware wraps a batch handler, as [Middleware] does a handler.
+type BatchMiddleware func(BatchHandler) BatchHandler
+
+// Topics is what a registration is for: one topic, or several that are handled alike.
+type Topics interface{ string | []string }
+
+// Registration says who handles the records of some topics. [Handle], [HandleBatch] and [HandleActor] make one; its zero
+// value is an error in Spawn. It may be given to several Spawns.
+type Registration struct {
+	// kind is the name of the function that made it.
+	kind       string
+	topics     []string
+	record     Handler
+	batch      BatchHandler
+	actor      actors.ActorProducer
+	maxRecords *int
+	restart    *supervisor.Policy
+	use        []Middleware
+	useBatch   []BatchMiddleware
+	// nilOptions counts options that were nil.
+	nilOptions int
+}
+
+// Handle registers a function that is called with each record of the topics:
+//
+//	api.Handle("orders", charge)
+//	api.Handle([]string{"orders", "refunds"}, charge, api.Use(timing))
+func Handle[T Topics](topics T, handler Handler, options ...RecordOption) Registration {
+	r := Registration{kind: "Handle", topics: topicList(topics), record: handler}
+	for _, option := range options {
+		if option == nil {
+			r.nilOptions++
+			continue
+		}
+		option.applyRecord(&r)
+	}
+	return r
+}
+
+// HandleBatch registers a function that is called with several records of one partition at once (max.poll.records,
+// KIP-41): as many as there are, [MaxRecords] at most. It never waits for more to come.
+func HandleBatch[T Topics](topics T, handler BatchHandler, options ...BatchOption) Registration {
+	r := Registration{kind: "HandleBatch", topics: topicList(topics), batch: handler}
+	for _, option := range options {
+		if option == nil {
+			r.nilOptions++
+			continue
+		}
+		option.applyBatch(&r)
+	}
+	return r
+}
+
+// HandleActor registers an actor of your own for each partition. produce makes one whenever a partition is assigned and
+// whenever one has failed. Its actor gets *actors.Assigned, then any number of *actors.Deliver, at last *actors.Revoking or
+// *actors.Lost, between protoactor's own messages, and acknowledges records through the delivery, in any order and from any
+// goroutine. The next delivery comes when every record of the last one is acknowledged. It must not block in Receive.
+func HandleActor[T Topics](topics T, produce func(kafka.TopicPartition) actor.Actor, options ...ActorOption) Registration {
+	r := Registration{kind: "HandleActor", topics: topicList(topics), actor: produce}
+	for _, option := range options {
+		if option == nil {
+			r.nilOptions++
+			continue
+		}
+		option.applyActor(&r)
+	}
+	return r
+}
+
+func topicList[T Topics](topics T) []string {
+	switch t := any(topics).(type) {
+	case string:
+		return []string{t}
+	case []string:
+		return slices.Clone(t)
+	}
+	return nil
+}
+
+// RecordOption is an option of [Handle].
+type RecordOption interface{ applyRecord(*Registration) }
+
+// BatchOption is an option of [HandleBatch].
+type BatchOption interface{ applyBatch(*Registration) }
+
+// ActorOption is an option of [HandleActor].
+type ActorOption interface{ applyActor(*Registration) }
+
+// HandlerOption is an option of every kind of registration.
+type HandlerOption interface {
+	RecordOption
+	BatchOption
+	ActorOption
+}
+
+// MaxRecords sets the most records of one delivery (max.poll.records, KIP-41): of one call of a batch handler, of one
+// *actors.Deliver; a record handler gets them one by one and loses at most that many to a revoked partition's drain.
+// Default 500, or MaxInTransit where that is less; from 1 to MaxInTransit.
+func MaxRecords(n int) HandlerOption {
+	return handlerOption(func(r *Registration) { r.maxRecords = &n })
+}
+
+// Restart sets the restart policy of this registration's handlers, in place of Config.Restart as a whole: zero fields
+// mean the supervisor's defaults.
+func Restart(policy supervisor.Policy) HandlerOption {
+	return handlerOption(func(r *Registration) { r.restart = &policy })
+}
+
+// Use wraps the handler. The first middleware is the outermost; a further Use goes inside of those before.
+func Use(middleware ...Middleware) RecordOption {
+	return recordOption(func(r *Registration) { r.use = append(r.use, middleware...) })
+}
+
+// UseBatch wraps the batch handler, as [Use] does a handler.
+func UseBatch(middleware ...BatchMiddleware) BatchOption {
+	return batchOption(func(r *Registration) { r.useBatch = append(r.useBatch, middleware...) })
+}
+
+type handlerOption func(*Registration)
+
+func (o handlerOption) applyRecord(r *Registration) { o(r) }
+func (o handlerOption) applyBatch(r *Registration)  { o(r) }
+func (o handlerOption) applyActor(r *Registration)  { o(r) }
+
+type recordOption func(*Registration)
+
+func (o recordOption) applyRecord(r *Registration) { o(r) }
+
+type batchOption func(*Registration)
+
+func (o batchOption) applyBatch(r *Registration) { o(r) }
+
+// String returns how the registration reads in the program, such as Handle("orders").
+func (r Registration) String() string {
+	if r.kind == "" {
+		return "Registration{}"
+	}
+	quoted := make([]string, len(r.topics))
+	for i, topic := range r.topics {
+		quoted[i] = fmt.Sprintf("%q", topic)
+	}
+	return r.kind + "(" + strings.Join(quoted, ", ") + ")"
+}
+
+// wrapped returns what the tree calls, with every middleware applied, and reports each that has no handler to give.
+func (r *Registration) wrapped(report func(Problem)) (actors.RecordHandler, actors.BatchHandler) {
+	record := wrap(r.record, r.use, func(i int, want string) { report(r.problem(fmt.Sprintf("Use[%d]", i), "nil", want)) })
+	batch := wrap(r.batch, r.useBatch, func(i int, want string) { report(r.problem(fmt.Sprintf("UseBatch[%d]", i), "nil", want)) })
+	return actors.RecordHandler(record), actors.BatchHandler(batch)
+}
+
+func wrap[H Handler | BatchHandler, M ~func(H) H](handler H, middleware []M, report func(i int, want string)) H {
+	for i, around := range slices.Backward(middleware) {
+		switch {
+		case around == nil:
+			report(i, "a middleware")
+		case handler != nil:
+			if outer := around(handler); outer != nil {
+				handler = outer
+			} else {
+				report(i, "a middleware that returns a handler")
+			}
+		}
+	}
+	return handler
+}

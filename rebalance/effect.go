@@ -1,0 +1,112 @@
+package rebalance
+
+import (
+	"time"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// Effect is one thing the shell must do after [Member.Step], in the order given.
+type Effect interface{ memberEffect() }
+
+// Grant is one partition under one assignment epoch.
+type Grant struct {
+	TopicPartition kafka.TopicPartition
+	Epoch          kafka.AssignmentEpoch
+}
+
+// SendJoin: send a JoinGroup; answer with [JoinAnswered] of the same Seq. A new SendJoin replaces one still running.
+type SendJoin struct {
+	Seq     uint64
+	Request JoinRequest
+}
+
+// QueryTopics: the member leads the group and needs the partition counts of these topics; answer with [TopicsKnown].
+type QueryTopics struct {
+	Seq    uint64
+	Topics []string
+}
+
+// SendSync: send a SyncGroup; answer with [SyncAnswered] of the same Seq.
+type SendSync struct {
+	Seq     uint64
+	Request SyncRequest
+}
+
+// SendLeave: send a LeaveGroup; answer with [LeaveAnswered] of the same Seq.
+type SendLeave struct {
+	Seq     uint64
+	Request LeaveRequest
+}
+
+// HoldCommits: queue commits from here on, a JoinGroup is under way. Precedes SendJoin when the member has a generation.
+type HoldCommits struct{}
+
+// EnterGeneration: the member is in this generation: heartbeats start and commits go out with it.
+type EnterGeneration struct {
+	Generation kafka.Generation
+	MemberID   string
+	// Leader reports whether this member leads the group and so watches all Topics of the group's subscriptions.
+	Leader bool
+	// Topics are the topics to watch in metadata.
+	Topics []string
+	// Protocol is the assignor the group chose.
+	Protocol string
+}
+
+// LeaveGeneration: the membership is gone (lost or left): heartbeats stop, nothing may be committed with it.
+type LeaveGeneration struct{ Cause error }
+
+// AssignPartitions: start these partitions. Each answers with [PartitionStarted]. May be empty.
+type AssignPartitions struct{ Grants []Grant }
+
+// RevokePartitions: drain, commit, fence and let go of these. Each answers with [PartitionReleased].
+// At DrainUntil handlers are no longer waited for; at Deadline the final commit neither.
+type RevokePartitions struct {
+	Grants     []Grant
+	DrainUntil time.Time
+	Deadline   time.Time
+	// Closing is true when the member is leaving for good.
+	Closing bool
+}
+
+// LosePartitions: fence these at once, commit nothing more for them. Each answers with [PartitionReleased].
+type LosePartitions struct {
+	Grants []Grant
+	Cause  error
+}
+
+// Left: the member is out of the group; the tree may stop. Err says what did not go well, nil if all did.
+type Left struct{ Err error }
+
+// Failed: the member is in FATAL and will not join again by itself.
+type Failed struct{ Err error }
+
+// Moved reports a change of state, for logs, events and metrics.
+type Moved struct {
+	From, To State
+	// Cause is short, human and free of payloads, such as "heartbeat: REBALANCE_IN_PROGRESS (27)".
+	Cause string
+	// Err is the error behind the cause, nil when there is none.
+	Err        error
+	Generation kafka.Generation
+	MemberID   string
+}
+
+// Refused reports something wrong that the member goes on from, such as a partition assigned that it never asked for.
+type Refused struct{ Err error }
+
+func (SendJoin) memberEffect()         {}
+func (QueryTopics) memberEffect()      {}
+func (SendSync) memberEffect()         {}
+func (SendLeave) memberEffect()        {}
+func (HoldCommits) memberEffect()      {}
+func (EnterGeneration) memberEffect()  {}
+func (LeaveGeneration) memberEffect()  {}
+func (AssignPartitions) memberEffect() {}
+func (RevokePartitions) memberEffect() {}
+func (LosePartitions) memberEffect()   {}
+func (Left) memberEffect()             {}
+func (Failed) memberEffect()           {}
+func (Moved) memberEffect()            {}
+func (Refused) memberEffect()          {}

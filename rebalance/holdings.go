@@ -1,0 +1,92 @@
+package rebalance
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// holdPhase is how far a granted partition is on its way in and out of this member.
+type holdPhase uint8
+
+const (
+	holdStarting holdPhase = iota // granted, PartitionStarted awaited
+	holdStarted                   // running
+	holdRevoking                  // to be drained, PartitionReleased awaited
+	holdLost                      // not ours any more, PartitionReleased awaited
+	holdPhases
+)
+
+// holdings are the grants that the member handed out and has not got back. A partition may be in it twice: lost under an
+// old epoch and not yet released, and granted anew.
+type holdings struct {
+	phases map[Grant]holdPhase
+	counts [holdPhases]int
+}
+
+func (h *holdings) set(g Grant, phase holdPhase) {
+	if h.phases == nil {
+		h.phases = make(map[Grant]holdPhase)
+	}
+	if old, ok := h.phases[g]; ok {
+		h.counts[old]--
+	}
+	h.phases[g] = phase
+	h.counts[phase]++
+}
+
+func (h *holdings) drop(g Grant) {
+	if old, ok := h.phases[g]; ok {
+		h.counts[old]--
+		delete(h.phases, g)
+	}
+}
+
+func (h *holdings) clear() { *h = holdings{} }
+
+func (h *holdings) phase(g Grant) (holdPhase, bool) {
+	phase, ok := h.phases[g]
+	return phase, ok
+}
+
+func (h *holdings) count(phase holdPhase) int { return h.counts[phase] }
+
+// owned counts the grants that are the member's: all but the lost ones.
+func (h *holdings) owned() int { return len(h.phases) - h.counts[holdLost] }
+
+// in returns the grants in one of the phases, in order.
+func (h *holdings) in(phases ...holdPhase) []Grant {
+	var out []Grant
+	for g, phase := range h.phases {
+		if slices.Contains(phases, phase) {
+			out = append(out, g)
+		}
+	}
+	slices.SortFunc(out, compareGrants)
+	return out
+}
+
+// move puts every grant that is the member's into a phase and returns them in order.
+func (h *holdings) move(to holdPhase) []Grant {
+	grants := h.in(holdStarting, holdStarted, holdRevoking)
+	for _, g := range grants {
+		h.set(g, to)
+	}
+	return grants
+}
+
+func compareGrants(a, b Grant) int {
+	return cmp.Or(a.TopicPartition.Compare(b.TopicPartition), cmp.Compare(a.Epoch, b.Epoch))
+}
+
+// epochs returns the epoch of each partition that is the member's.
+func (h *holdings) epochs() map[kafka.TopicPartition]kafka.AssignmentEpoch {
+	out := make(map[kafka.TopicPartition]kafka.AssignmentEpoch, h.owned())
+	for g, phase := range h.phases {
+		if phase != holdLost {
+			out[g.TopicPartition] = g.Epoch
+		}
+	}
+	return out
+}

@@ -1,0 +1,133 @@
+package rebalance
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+func (m *Member) leaveAsked(now time.Time, in Leave) error {
+	// Times that have passed, zero included, mean now.
+	in.Deadline = later(in.Deadline, now)
+	in.DrainUntil = earlier(later(in.DrainUntil, now), in.Deadline)
+	if m.state == StateLeaving {
+		return m.leaveSooner(in)
+	}
+	if err := m.move(StateLeaving, "leave", nil); err != nil {
+		return err
+	}
+	m.leave = leaving{drainUntil: in.DrainUntil, deadline: in.Deadline}
+	m.again, m.reason = "", "leaving"
+	m.revokeForLeave()
+	return m.leaveOn()
+}
+
+// leaveSooner takes an earlier deadline; a later one changes nothing.
+func (m *Member) leaveSooner(in Leave) error {
+	if !in.Deadline.Before(m.leave.deadline) && !in.DrainUntil.Before(m.leave.drainUntil) {
+		return nil
+	}
+	m.leave.deadline = earlier(m.leave.deadline, in.Deadline)
+	m.leave.drainUntil = earlier(m.leave.drainUntil, in.DrainUntil)
+	m.revokeForLeave()
+	return nil
+}
+
+// revokeForLeave revokes all that is owned, also what is being revoked already, with the deadlines for leaving. Some of the
+// time is kept back for LeaveGroup.
+func (m *Member) revokeForLeave() {
+	grants := m.held.move(holdRevoking)
+	if len(grants) == 0 {
+		return
+	}
+	reserve := min(leaveReserve, m.leave.deadline.Sub(m.leave.drainUntil)/2)
+	deadline := m.leave.deadline.Add(-reserve)
+	m.releaseBy = deadline.Add(reserve / 2)
+	m.emit(RevokePartitions{Grants: grants, DrainUntil: m.leave.drainUntil, Deadline: deadline, Closing: true})
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// leaveOn takes the next step of leaving, if it can be taken: LeaveGroup when the last revoked partition is released,
+// the end when LeaveGroup was answered and also the lost partitions are released.
+func (m *Member) leaveOn() error {
+	if m.held.count(holdRevoking) > 0 || m.request.kind == requestLeave {
+		return nil
+	}
+	m.releaseBy = time.Time{}
+	if m.memberID != "" && m.config.GroupInstanceID == "" {
+		m.emit(SendLeave{Seq: m.send(requestLeave), Request: LeaveRequest{
+			GroupID: m.config.GroupID, MemberID: m.memberID, GroupInstanceID: m.config.GroupInstanceID, Reason: m.reason,
+		}})
+		return nil
+	}
+	m.leaveGeneration(nil)
+	if len(m.held.phases) > 0 {
+		return nil
+	}
+	return m.left()
+}
+
+func (m *Member) leaveAnswered(in LeaveAnswered) error {
+	if !m.answered(requestLeave, in.Seq) {
+		return nil
+	}
+	if in.Err != nil && !errors.Is(in.Err, kafka.UnknownMemberID) {
+		m.leave.err = errors.Join(m.leave.err, fmt.Errorf("rebalance: LeaveGroup: %w", in.Err))
+	}
+	// Whatever the answer, the id is not used again.
+	m.memberID = ""
+	return m.leaveOn()
+}
+
+// loseWhileLeaving gives up draining: the partitions belong to somebody else by now.
+func (m *Member) loseWhileLeaving(cause string, err error, fate idFate) error {
+	m.loseAll(cause, err)
+	if fate == forgetMemberID {
+		m.memberID = ""
+		// A LeaveGroup under way can only say the same.
+		m.request = request{}
+	}
+	return m.leaveOn()
+}
+
+func (m *Member) leaveTick(now time.Time) error {
+	if now.Before(m.leave.deadline) {
+		m.loseOverdue()
+		return m.leaveOn()
+	}
+	var undone error
+	switch {
+	case m.held.owned() > 0:
+		undone = fmt.Errorf("rebalance: %w: %d partitions not released", ErrLeaveUnfinished, m.held.owned())
+	case m.request.kind == requestLeave:
+		undone = fmt.Errorf("rebalance: %w: LeaveGroup not answered", ErrLeaveUnfinished)
+	default:
+		undone = fmt.Errorf("rebalance: %w: %d lost partitions not released", ErrLeaveUnfinished, m.held.count(holdLost))
+	}
+	m.leave.err = errors.Join(m.leave.err, undone)
+	m.loseAll("leave deadline passed", undone)
+	return m.left()
+}
+
+// left ends the membership.
+func (m *Member) left() error {
+	err := m.leave.err
+	m.leaveGeneration(err)
+	m.held.clear()
+	m.leave = leaving{}
+	if illegal := m.move(StateUnjoined, "left the group", err); illegal != nil {
+		return illegal
+	}
+	m.memberID = ""
+	m.backoff.reset()
+	m.emit(Left{Err: err})
+	return nil
+}

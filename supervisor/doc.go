@@ -1,0 +1,17 @@
+// Package supervisor decides what happens when an actor's child fails, and does it. It knows nothing of Kafka.
+//
+// Three parts, from pure to shell:
+//
+//   - [Backoff] and [Budget] are arithmetic: how long to wait, how many restarts a window allows, and what comes when
+//     they are spent. They read no clock and no global random source.
+//   - [ChildSpec] says how a child is spawned and under which [Policy].
+//   - [Supervisor] is embedded by the parent actor. It keeps the children by key, stops a child that failed, and
+//     spawns its successor later.
+//
+// A restart here is always "stop, see it gone, spawn anew", never protoactor's Restart, Resume or Escalate. Those cross with
+// a stop that is under way: a stopped child is brought back as a zombie nobody can stop, a suspended one stays suspended. A
+// successor is spawned only after Terminated, the one sign that the predecessor's last handler has returned.
+//
+// What a restart loses: the message that failed and everything queued behind it. The state a child needs to go on is the
+// parent's to give to the successor, when it sees [ChildRespawned].
+package supervisor
