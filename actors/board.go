@@ -27,6 +27,7 @@ type board struct {
 	leader        bool
 	lastHeartbeat time.Time
 	rebalances    uint64
+	lastEpoch     kafka.AssignmentEpoch
 	cells         map[kafka.TopicPartition]*cell
 	joined        bool
 	trouble       error
@@ -71,6 +72,8 @@ type cell struct {
 	redelivered atomic.Uint64
 	restarts    atomic.Uint64
 	delivery    atomic.Pointer[Delivery]
+	// positionEpoch outlives the partition actor's incarnations, as the committer's view of the epoch does.
+	positionEpoch atomic.Uint32
 }
 
 func newCell(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) *cell {
@@ -253,4 +256,19 @@ func (b *board) ownNothing() {
 		b.generation, b.state, b.leader = kafka.NoGeneration, rebalance.StateUnjoined, false
 		b.cells = make(map[kafka.TopicPartition]*cell)
 	})
+}
+
+// granted keeps the last assignment epoch, so that epochs go on rising when the group actor is replaced.
+func (b *board) granted(last kafka.AssignmentEpoch) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lastEpoch = last
+}
+
+// identity is what a new group actor goes on with: the member id, so that the old member does not hold up the group, and
+// the last epoch.
+func (b *board) identity() (memberID string, last kafka.AssignmentEpoch) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.memberID, b.lastEpoch
 }

@@ -3,6 +3,7 @@ package actors
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -155,7 +156,7 @@ func (f *fetcher) pump() {
 			continue
 		}
 		limit := f.shared.settings.FetchMaxBytes
-		plan, ok := f.demand.Plan(now, i, limit*4)
+		plan, ok := f.demand.Plan(now, i, math.MaxInt) // the broker keeps to FetchMaxBytes, whatever the partitions may take
 		if !ok {
 			break
 		}
@@ -218,20 +219,18 @@ func (f *fetcher) fetched(ctx actor.Context, m *fetchDone) {
 		}
 		return
 	}
-	got := make([]buffer.Got, 0, len(m.response.Partitions))
-	wants := make(map[kafka.TopicPartition]buffer.Want, len(plan.Wants))
-	for _, w := range plan.Wants {
-		wants[w.TopicPartition] = w
-	}
+	var got []buffer.Got
 	for i := range m.response.Partitions {
 		answer := &m.response.Partitions[i]
-		want, asked := wants[answer.TopicPartition]
+		want := plan.Wants[answer.Index]
 		route, routed := f.routes[answer.TopicPartition]
-		if !asked || !routed || route.epoch != want.Epoch {
+		if !routed || route.epoch != want.Epoch {
 			f.shared.staleMessage()
 			continue
 		}
-		got = append(got, f.handOver(ctx, want, route, answer))
+		if part := f.handOver(ctx, want, route, answer); part.Bytes > 0 || part.Failed {
+			got = append(got, part)
+		}
 	}
 	f.shared.memory.drop(f.holder(m.lane))
 	f.demand.Answered(now, m.lane, m.took, got)

@@ -107,9 +107,10 @@ func (g *group) receive(ctx actor.Context, message any) {
 	case *leaveAnswered:
 		g.feed(ctx, rebalance.LeaveAnswered{Seq: m.seq, Err: m.err})
 	case *joinAnswered:
-		g.joined(ctx, m)
+		g.doubtCoordinator(ctx, m.broker, m.answer.Err)
+		g.feed(ctx, m.answer)
 	case *syncAnswered:
-		g.coordinatorTrouble(ctx, "sync", m.broker, m.answer.Err)
+		g.doubtCoordinator(ctx, m.broker, m.answer.Err)
 		g.feed(ctx, m.answer)
 	default:
 		g.receiveMore(ctx, message)
@@ -122,7 +123,7 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 	case *coordinatorAnswered:
 		g.coordinatorAnswered(ctx, m)
 	case *coordinatorDoubted:
-		g.coordinatorTrouble(ctx, "coordinator", m.broker, m.err)
+		g.coordinatorDoubted(ctx, m)
 	case *metadataAnswered:
 		g.metadataAnswered(ctx, m)
 	case *brokerDoubted:
@@ -143,7 +144,9 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 func (g *group) start(ctx actor.Context) {
 	s := g.shared.settings
 	g.self, g.parent = ctx.Self(), ctx.Parent()
+	memberID, lastEpoch := g.shared.board.identity()
 	member, err := rebalance.NewMember(rebalance.MemberConfig{
+		MemberID: memberID, LastEpoch: lastEpoch,
 		GroupID: s.GroupID, GroupInstanceID: s.GroupInstanceID, Topics: g.shared.topicNames(), Assignors: s.Assignors, Rack: s.Rack,
 		SessionTimeout: s.SessionTimeout, RebalanceTimeout: s.RebalanceTimeout, HeartbeatInterval: s.HeartbeatInterval,
 		DrainTimeout: s.DrainTimeout, BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, Seed: s.Seed,
@@ -249,6 +252,7 @@ func (g *group) run(ctx actor.Context, effect rebalance.Effect) {
 	case rebalance.LeaveGeneration:
 		g.leaveGeneration(ctx, e)
 	case rebalance.AssignPartitions:
+		g.shared.board.granted(g.member.LastEpoch())
 		g.assign(ctx, e)
 	case rebalance.RevokePartitions:
 		g.revoke(ctx, e)
@@ -260,7 +264,7 @@ func (g *group) run(ctx actor.Context, effect rebalance.Effect) {
 		g.shared.board.troubled(e.Err)
 		g.finish(ctx, e.Err)
 	case rebalance.Refused:
-		g.refused(e.Err)
+		g.refusedByMember(e.Err)
 	case rebalance.Moved:
 		g.moved(e)
 	}
@@ -274,6 +278,20 @@ func (g *group) moved(e rebalance.Moved) {
 	})
 	g.shared.logger.Info("member moved", zap.Stringer("from", e.From), zap.Stringer("to", e.To), zap.String("cause", e.Cause),
 		zap.Int32("generation", int32(e.Generation)), zap.String("member_id", e.MemberID))
+}
+
+// refusedByMember tells of attempts that failed and are made again, and of what was not followed.
+func (g *group) refusedByMember(err error) {
+	attempt, ok := errors.AsType[*rebalance.AttemptError](err)
+	if !ok {
+		g.refused(err)
+		return
+	}
+	if code, coded := errors.AsType[kafka.ErrorCode](err); coded && passing(code) {
+		return
+	}
+	g.shared.board.troubled(err)
+	g.shared.trouble(attempt.Op, attempt.Err, time.Until(attempt.RetryAt))
 }
 
 func (g *group) refused(err error) {
@@ -292,8 +310,9 @@ func (g *group) sendJoin(ctx actor.Context, e rebalance.SendJoin) {
 	g.joinWork.abort()
 	g.withCoordinator(ctx, g.shared.settings.RebalanceTimeout, need{
 		ready: func(broker kafka.Broker) {
+			client := g.join
 			g.joinWork.do(func(c context.Context) any {
-				response, err := g.join.Join(c, broker, e.Request)
+				response, err := client.Join(c, broker, e.Request)
 				return &joinAnswered{broker: broker, answer: rebalance.JoinAnswered{Seq: e.Seq, Response: response, Err: err}}
 			})
 		},
@@ -304,22 +323,14 @@ func (g *group) sendJoin(ctx actor.Context, e rebalance.SendJoin) {
 func (g *group) sendSync(ctx actor.Context, e rebalance.SendSync) {
 	g.withCoordinator(ctx, g.shared.settings.RebalanceTimeout, need{
 		ready: func(broker kafka.Broker) {
+			client := g.join
 			g.joinWork.do(func(c context.Context) any {
-				response, err := g.join.Sync(c, broker, e.Request)
+				response, err := client.Sync(c, broker, e.Request)
 				return &syncAnswered{broker: broker, answer: rebalance.SyncAnswered{Seq: e.Seq, Response: response, Err: err}}
 			})
 		},
 		expired: func(err error) { g.feed(ctx, rebalance.SyncAnswered{Seq: e.Seq, Err: err}) },
 	})
-}
-
-func (g *group) joined(ctx actor.Context, m *joinAnswered) {
-	g.coordinatorTrouble(ctx, "join", m.broker, m.answer.Err)
-	if code, ok := errors.AsType[kafka.ErrorCode](m.answer.Err); ok && !passing(code) {
-		g.shared.board.troubled(m.answer.Err)
-		g.shared.trouble("join", m.answer.Err, 0)
-	}
-	g.feed(ctx, m.answer)
 }
 
 func (g *group) enterGeneration(ctx actor.Context, e rebalance.EnterGeneration) {
@@ -329,7 +340,8 @@ func (g *group) enterGeneration(ctx actor.Context, e rebalance.EnterGeneration) 
 	entered := &generationEntered{generation: e.Generation, memberID: e.MemberID}
 	g.tell(ctx, heartbeatKey, entered)
 	g.tell(ctx, committerKey, entered)
-	g.join.Close() // the next rebalance makes a new connection
+	g.join.Close() // the next rebalance makes a connection of its own
+	g.join = g.shared.network.Membership()
 }
 
 func (g *group) leaveGeneration(ctx actor.Context, e rebalance.LeaveGeneration) {

@@ -90,20 +90,23 @@ func onTheWay(err error) bool {
 	return false
 }
 
-// coordinatorTrouble doubts the coordinator when an error says that it is not one, or cannot be reached.
-func (g *group) coordinatorTrouble(ctx actor.Context, purpose string, broker kafka.Broker, err error) {
-	if err == nil || errors.Is(err, context.Canceled) {
-		return
+// doubtCoordinator has the link look again when an error says that the broker is not the coordinator, or cannot be
+// reached.
+func (g *group) doubtCoordinator(ctx actor.Context, broker kafka.Broker, err error) {
+	_, coded := errors.AsType[kafka.ErrorCode](err)
+	switch {
+	case err == nil, errors.Is(err, context.Canceled):
+	case !coded, errors.Is(err, kafka.NotCoordinator), errors.Is(err, kafka.CoordinatorNotAvailable):
+		g.feedLink(ctx, rebalance.Doubted{Coordinator: broker, Err: err})
 	}
-	if _, coded := errors.AsType[kafka.ErrorCode](err); coded {
-		if errors.Is(err, kafka.NotCoordinator) || errors.Is(err, kafka.CoordinatorNotAvailable) {
-			g.feedLink(ctx, rebalance.Doubted{Coordinator: broker, Err: err})
-		}
-		return
+}
+
+// coordinatorDoubted is what heartbeats and commits tell. Codes are for the machines; a broker that is silent is news.
+func (g *group) coordinatorDoubted(ctx actor.Context, m *coordinatorDoubted) {
+	if _, coded := errors.AsType[kafka.ErrorCode](m.err); !coded {
+		g.shared.trouble("coordinator", m.err, g.shared.settings.Backoff.Initial)
 	}
-	g.shared.board.troubled(err)
-	g.shared.trouble(purpose, err, g.shared.settings.Backoff.Initial)
-	g.feedLink(ctx, rebalance.Doubted{Coordinator: broker, Err: err})
+	g.doubtCoordinator(ctx, m.broker, m.err)
 }
 
 // passing reports codes that are an ordinary part of joining.

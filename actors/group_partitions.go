@@ -28,7 +28,10 @@ type part struct {
 type partPhase uint8
 
 const (
+	// partStarting: the member waits to hear that its start is decided.
 	partStarting partPhase = iota
+	// partRestarting: the same after its actor died; the member knows it already.
+	partRestarting
 	partRunning
 	partLeaving
 )
@@ -77,15 +80,15 @@ func (g *group) assign(ctx actor.Context, e rebalance.AssignPartitions) {
 		policy.OnSpent = supervisor.PauseAndProbe
 		config := partitionConfig{tp: tp, epoch: epoch, cell: p.cell, registration: g.shared.topics[tp.Topic], group: g.self}
 		pid := g.spawnWith(ctx, p.key, policy, func() actor.Actor { return newPartition(g.shared, config) })
-		g.introduce(ctx, p, pid)
+		g.introduce(ctx, p, pid, partStarting)
 	}
 	g.settleLoan(ctx)
 	g.requestStarts(ctx)
 }
 
 // introduce tells a new partition actor what it needs to begin.
-func (g *group) introduce(ctx actor.Context, p *part, pid *actor.PID) {
-	p.phase, p.route = partStarting, noRoute
+func (g *group) introduce(ctx actor.Context, p *part, pid *actor.PID, phase partPhase) {
+	p.phase, p.route = phase, noRoute
 	g.starts.add(p.tp)
 	if committer := g.Lookup(committerKey); committer != nil {
 		ctx.Send(pid, &committerKnown{epoch: p.epoch, pid: committer})
@@ -115,15 +118,19 @@ func (g *group) partitionFailed(ctx actor.Context, key string) {
 // childBack is called when a partition or fetcher actor was respawned.
 func (g *group) childBack(ctx actor.Context, key string, pid *actor.PID) {
 	if p := g.partByKey(key); p != nil {
-		g.introduce(ctx, p, pid)
+		phase := partRestarting
+		if p.phase == partStarting {
+			phase = partStarting
+		}
+		g.introduce(ctx, p, pid, phase)
 		g.requestStarts(ctx)
 		return
 	}
 	for _, p := range g.parts { // a fetcher: it has to be told its partitions, and they have to ask again
 		if fetcherKey(p.route.broker) == key {
-			p.route = noRoute
-			g.route(ctx, p)
+			p.route.broker = -1
 		}
+		g.route(ctx, p)
 	}
 }
 

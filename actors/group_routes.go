@@ -47,8 +47,12 @@ func (g *group) route(ctx actor.Context, p *part) {
 			target.replica = -1
 		}
 	}
-	if ok && !g.ensureFetcher(ctx, broker) {
-		return // its predecessor is still stopping; routed when it is gone
+	var fetcher *actor.PID
+	if ok {
+		fetcher = g.fetcher(ctx, broker)
+	}
+	if fetcher == nil {
+		target.broker = -1 // routed when the leader is known, or the fetcher is back
 	}
 	if target == p.route {
 		return
@@ -57,14 +61,12 @@ func (g *group) route(ctx actor.Context, p *part) {
 		g.unroute(ctx, p)
 	}
 	p.route = target
-	known := &leaderKnown{epoch: p.epoch, broker: broker, leaderEpoch: target.leaderEpoch, topicID: target.topicID, follower: follower}
-	if ok {
-		known.fetcher = g.Lookup(fetcherKey(broker.ID))
-		if known.fetcher != nil {
-			ctx.Send(known.fetcher, &partitionRouted{tp: p.tp, epoch: p.epoch, pid: pid})
-		}
+	if fetcher != nil {
+		ctx.Send(fetcher, &partitionRouted{tp: p.tp, epoch: p.epoch, pid: pid})
 	}
-	ctx.Send(pid, known)
+	ctx.Send(pid, &leaderKnown{
+		epoch: p.epoch, fetcher: fetcher, broker: broker, leaderEpoch: target.leaderEpoch, topicID: target.topicID, follower: follower,
+	})
 }
 
 func (g *group) unroute(ctx actor.Context, p *part) {
@@ -74,23 +76,18 @@ func (g *group) unroute(ctx actor.Context, p *part) {
 	}
 }
 
-// ensureFetcher starts the fetcher of a broker, or tells it the broker's new address.
-func (g *group) ensureFetcher(ctx actor.Context, broker kafka.Broker) bool {
+// fetcher returns a broker's fetcher, starts it when there is none, and tells it the broker's address when that is new. It
+// returns nil while the fetcher is being replaced or stops.
+func (g *group) fetcher(ctx actor.Context, broker kafka.Broker) *actor.PID {
 	key := fetcherKey(broker.ID)
 	known, there := g.fetchers[broker.ID]
+	g.fetchers[broker.ID] = broker
 	if !there {
-		if g.Supervisor.Lookup(key) != nil {
-			return false
-		}
-		g.fetchers[broker.ID] = broker
 		g.spawnChild(ctx, key, func() actor.Actor { return newFetcher(g.shared, g.fetchers[broker.ID], g.self) })
-		return true
-	}
-	if known != broker {
-		g.fetchers[broker.ID] = broker
+	} else if known != broker {
 		g.tell(ctx, key, &brokerMoved{broker: broker})
 	}
-	return true
+	return g.Lookup(key)
 }
 
 // stopIdleFetchers ends the connections to brokers that nothing is read from.

@@ -121,9 +121,12 @@ func (g *group) decided(ctx actor.Context, tp kafka.TopicPartition, decision reb
 	if p == nil {
 		return
 	}
+	first := p.phase == partStarting
 	p.phase = partRunning
 	p.cell.committed.Store(committed)
 	g.tell(ctx, committerKey, &partitionOpened{tp: tp, epoch: p.epoch, committed: committed, cell: p.cell})
 	g.tell(ctx, p.key, &startDecided{epoch: p.epoch, decision: decision, committed: committed})
-	g.feed(ctx, rebalance.PartitionStarted{TopicPartition: tp, Epoch: p.epoch})
+	if first {
+		g.feed(ctx, rebalance.PartitionStarted{TopicPartition: tp, Epoch: p.epoch})
+	}
 }

@@ -123,6 +123,8 @@ func (h *heartbeat) send(e rebalance.SendHeartbeat) {
 	h.work.do(func(c context.Context) any {
 		done := &heartbeatDone{generation: e.Generation, coordinator: coordinator, sentAt: e.SentAt, err: errNoCoordinator}
 		if stable {
+			c, cancel := context.WithDeadline(c, e.Deadline)
+			defer cancel()
 			done.err = h.client.Heartbeat(c, coordinator, request)
 		}
 		return done

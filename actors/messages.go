@@ -203,13 +203,6 @@ type offsetOffered struct {
 	offset commit.Offset
 }
 
-// positionRewound: partition -> committer: the log is shorter than what was read of it; lower offsets are welcome.
-type positionRewound struct {
-	silent
-	tp    kafka.TopicPartition
-	epoch kafka.AssignmentEpoch
-}
-
 // flushWanted: partition -> committer: commit what was offered now. Answered by flushed with the same id.
 type flushWanted struct {
 	silent

@@ -38,6 +38,10 @@ type partition struct {
 
 	tracker *commit.Tracker
 	window  *commit.Window
+	// positionEpoch rises when the position is set back.
+	positionEpoch uint32
+	// orphaned is true when the topic was made anew: nothing of this ownership may be committed to it.
+	orphaned bool
 	// committer is nil until it is known; offered is the last offset told to it; flushBy is the deadline of the final
 	// commit that is asked for, zero for none.
 	committer *actor.PID
@@ -58,7 +62,7 @@ func newPartition(s *shared, config partitionConfig) *partition {
 	p := &partition{
 		Supervisor: supervisor.New(s.settings.Seed ^ uint64(config.epoch)), partitionConfig: config, shared: s,
 		machine: rebalance.NewPartition(rebalance.Grant{TopicPartition: config.tp, Epoch: config.epoch}),
-		window:  window, offered: kafka.NoOffset,
+		window:  window, offered: kafka.NoOffset, positionEpoch: config.cell.positionEpoch.Load(),
 	}
 	p.intake = newIntake(s.settings.PartitionMaxBytes)
 	p.handler.nacks = supervisor.NewBudget(config.registration.Restart, s.settings.Seed^uint64(config.tp.Partition))
@@ -227,6 +231,10 @@ func (p *partition) stopFlow(ctx actor.Context) {
 }
 
 func (p *partition) requestFinalCommit(ctx actor.Context, deadline time.Time) {
+	if p.orphaned {
+		p.feed(ctx, rebalance.FinalCommitAnswered{Err: errTopicRecreated})
+		return
+	}
 	p.flushBy = deadline
 	if p.tracker != nil {
 		p.collect()
@@ -293,12 +301,12 @@ func (p *partition) collect() (fresh int) {
 func (p *partition) offer(ctx actor.Context) {
 	offset := p.tracker.Committable()
 	p.cell.finished.Store(offset)
-	if p.committer == nil || offset == p.offered {
+	if p.committer == nil || offset == p.offered || p.orphaned {
 		return
 	}
 	p.offered = offset
 	ctx.Send(p.committer, &offsetOffered{offset: commit.Offset{
-		TopicPartition: p.tp, Epoch: p.epoch, Offset: offset, LeaderEpoch: p.tracker.CommittableEpoch(),
+		TopicPartition: p.tp, Epoch: p.epoch, PositionEpoch: p.positionEpoch, Offset: offset, LeaderEpoch: p.tracker.CommittableEpoch(),
 	}})
 }
 

@@ -84,6 +84,9 @@ func (p *partition) placeFree(ctx actor.Context) {
 		p.startHandler(ctx)
 	}
 	p.pump(ctx)
+	if !p.handler.slotted {
+		p.shared.slots.forget(p.self) // not ready to use its turn; whoever is next must not wait for it
+	}
 }
 
 // tell sends a handler actor one of its messages.

@@ -91,14 +91,36 @@ func (p *partition) startFails(err error) {
 }
 
 func (p *partition) leaderKnown(ctx actor.Context, m *leaderKnown) {
-	p.intake.fetcher, p.intake.leader = m.fetcher, *m
-	p.intake.wanting = false
-	if p.intake.reset != nil {
+	in := &p.intake
+	if before := in.leader.topicID; !before.IsZero() && !m.topicID.IsZero() && before != m.topicID {
+		p.recreated(ctx, before, m.topicID)
+		return
+	}
+	in.fetcher, in.leader = m.fetcher, *m
+	in.wanting = false
+	if !in.failed {
+		in.alarm.stop() // what failed may have failed because of the old leader
+	}
+	if in.reset != nil {
 		p.lookUp(ctx)
 		return
 	}
 	p.pump(ctx)
 }
+
+// recreated stands still: the topic was deleted and made anew, so neither position nor acknowledgments mean anything in it.
+// The group's leader sees the new id, too, and has all partitions assigned anew.
+func (p *partition) recreated(ctx actor.Context, before, now kafka.TopicID) {
+	p.intake.fetcher, p.orphaned = nil, true
+	p.dropSurplus()
+	if p.committer != nil {
+		ctx.Send(p.committer, &partitionFenced{tp: p.tp, epoch: p.epoch})
+	}
+	p.shared.observe(event.Refused{Member: p.shared.member(), Err: fmt.Errorf("%w: %s: id was %s, is %s", errTopicRecreated, p.tp, before, now)})
+}
+
+// errTopicRecreated is why nothing is committed for a partition of a topic that was made anew.
+var errTopicRecreated = errors.New("troupe: the topic was deleted and made anew")
 
 // want asks for more when there is room. One want is one credit.
 func (p *partition) want(ctx actor.Context) {
@@ -273,10 +295,10 @@ func (p *partition) rewindNow(ctx actor.Context) {
 	p.handler.again = nil
 	p.tracker = commit.NewTracker(offset)
 	in.restart(offset)
+	p.positionEpoch++
+	p.cell.positionEpoch.Store(p.positionEpoch)
+	p.cell.committed.Store(kafka.NoOffset)
 	p.offered = kafka.NoOffset
-	if p.committer != nil {
-		ctx.Send(p.committer, &positionRewound{tp: p.tp, epoch: p.epoch})
-	}
 	p.offer(ctx)
 }
 
@@ -342,9 +364,9 @@ func (p *partition) decode(ctx actor.Context, reader ChunkReader) bool {
 		p.unreadable(ctx, err)
 		return false
 	default:
-		in.decodeFrom = slab.NextOffset
+		in.decodeFrom = max(in.decodeFrom, slab.NextOffset)
 		in.failed, in.failures = false, 0
-		if err := in.surplus.Decoded(slab.Records, slab.NextOffset, slab.Bytes, 0); err != nil {
+		if err := in.surplus.Decoded(slab.Records, slab.NextOffset, slab.Bytes, slab.Consumed); err != nil {
 			panic(err)
 		}
 		if len(slab.Records) == 0 {

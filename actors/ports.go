@@ -154,6 +154,8 @@ type FetchResponse struct {
 // FetchedPartition is one partition's part of an answer.
 type FetchedPartition struct {
 	TopicPartition kafka.TopicPartition
+	// Index is the partition's place in the request.
+	Index int
 	// Err is nil or wraps the partition's kafka.ErrorCode.
 	Err error
 	// HighWatermark, LastStableOffset and LogStartOffset are kafka.NoOffset when the broker did not say.
@@ -217,12 +219,15 @@ type ChunkReader interface {
 type Slab struct {
 	// Records may be empty: a control batch, an aborted one, or one emptied by compaction.
 	Records []kafka.Record
-	// NextOffset is the offset after the batch, also when its last records are gone.
+	// NextOffset is the offset after the batch, also when its last records are gone; inside a batch of several slabs, after
+	// the slab. It may be below the offset asked from.
 	NextOffset int64
 	// LeaderEpoch is the batch's partition leader epoch.
 	LeaderEpoch int32
-	// Bytes is the memory the slab keeps alive: the decompressed batch.
+	// Bytes is the memory the slab takes: decompressed record bytes and the Record values; 0 for an empty slab.
 	Bytes int
+	// Consumed is how many of the chunk's bytes were used up for it: the batch, counted with its first slab.
+	Consumed int
 }
 
 // LookupClient asks one broker for offsets.

@@ -10,10 +10,13 @@ import (
 type Offset struct {
 	TopicPartition kafka.TopicPartition
 	// Epoch is the grant under which the records below Offset were finished.
-	Epoch       kafka.AssignmentEpoch
-	Offset      int64
-	LeaderEpoch int32
-	Metadata    string
+	Epoch kafka.AssignmentEpoch
+	// PositionEpoch numbers the runs of positions inside one assignment epoch. A higher one begins after the position was
+	// set back (truncation, a new topic id, Seek): only then may a lower offset follow a higher one.
+	PositionEpoch uint32
+	Offset        int64
+	LeaderEpoch   int32
+	Metadata      string
 }
 
 // Round is the content of one OffsetCommit.

@@ -70,7 +70,8 @@ func (p phase) String() string {
 type lane struct {
 	tp    kafka.TopicPartition
 	epoch kafka.AssignmentEpoch
-	// committed is the last confirmed offset, kafka.NoOffset for none. It never falls.
+	// run is the position epoch; committed is the last offset confirmed in it, kafka.NoOffset for none, and never falls in it.
+	run       uint32
 	committed int64
 	// offered is the highest offset offered; its Offset is kafka.NoOffset before the first. Its Metadata is empty once
 	// the broker refused it.
@@ -243,15 +244,30 @@ func (r *Rounds) assigned(in Assigned) {
 
 func (r *Rounds) offer(offset Offset) {
 	l := r.lanes[offset.TopicPartition]
-	if l == nil || l.epoch != offset.Epoch {
+	if l == nil || l.epoch != offset.Epoch || offset.PositionEpoch < l.run {
 		r.stale++
 		return
+	}
+	if offset.PositionEpoch > l.run {
+		r.rewind(l, offset)
 	}
 	if offset.Offset <= l.offered.Offset {
 		return
 	}
 	l.offered = offset
 	r.settle(l)
+}
+
+// rewind begins a new position epoch: what was confirmed before says nothing about it, and a round in flight confirms
+// nothing of it. Open flushes ask for where the position was set back to.
+func (r *Rounds) rewind(l *lane, offset Offset) {
+	l.run, l.committed, l.offered.Offset = offset.PositionEpoch, kafka.NoOffset, kafka.NoOffset
+	l.attempts, l.notBefore, l.cause = 0, time.Time{}, nil
+	for i := range r.flushes {
+		if r.flushes[i].lane == l {
+			r.flushes[i].target = min(r.flushes[i].target, offset.Offset)
+		}
+	}
 }
 
 // settle puts a lane into pending or takes it out, as its offsets say.

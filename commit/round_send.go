@@ -103,7 +103,7 @@ func (r *Rounds) answered(now time.Time, in Answered) {
 			}
 		}
 		l := r.lanes[sent.TopicPartition]
-		if l == nil || l.epoch != sent.Epoch {
+		if l == nil || l.epoch != sent.Epoch || l.run != sent.PositionEpoch {
 			r.stale++
 			l = nil
 		}

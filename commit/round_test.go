@@ -442,3 +442,49 @@ func BenchmarkRoundsOffer(b *testing.B) {
 		}
 	}
 }
+
+func TestAPositionSetBackCommitsALowerOffset(t *testing.T) {
+	now := time.Unix(0, 0)
+	tp := kafka.TopicPartition{Topic: "t"}
+	r := NewRounds(RoundsConfig{GroupID: "g"})
+	step := func(in Input) []Effect {
+		t.Helper()
+		effects, err := r.Step(now, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Valid(); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(time.Second)
+		return effects
+	}
+	sent := func(effects []Effect) int64 {
+		t.Helper()
+		for _, e := range effects {
+			if round, ok := e.(SendRound); ok {
+				return round.Round.Offsets[0].Offset
+			}
+		}
+		return -1
+	}
+	step(Entered{Generation: 1, MemberID: "m"})
+	step(Assigned{TopicPartition: tp, Epoch: 1, Committed: kafka.NoOffset})
+	if got := sent(step(Offered{Offset: Offset{TopicPartition: tp, Epoch: 1, Offset: 100}})); got != 100 {
+		t.Fatalf("sent %d", got)
+	}
+	// The log was truncated to 80 while 100 was on its way: its confirmation is of the old run.
+	if got := sent(step(Offered{Offset: Offset{TopicPartition: tp, Epoch: 1, PositionEpoch: 1, Offset: 80}})); got != -1 {
+		t.Fatalf("sent %d beside the round in flight", got)
+	}
+	if got := sent(step(Answered{ID: 1, Results: map[kafka.TopicPartition]error{tp: nil}})); got != 80 {
+		t.Fatalf("sent %d, want 80", got)
+	}
+	step(Answered{ID: 2, Results: map[kafka.TopicPartition]error{tp: nil}})
+	if got := sent(step(Offered{Offset: Offset{TopicPartition: tp, Epoch: 1, Offset: 101}})); got != -1 {
+		t.Fatalf("an offset of the old run was sent: %d", got)
+	}
+	if r.Stale() != 2 {
+		t.Errorf("stale %d, want 2", r.Stale())
+	}
+}

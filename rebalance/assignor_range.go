@@ -40,11 +40,11 @@ func (rangeAssignor) Assign(members []AssignorMember, topics map[string]TopicInf
 	}
 	for _, topic := range slices.Sorted(maps.Keys(asking)) {
 		ids, count := asking[topic], topics[topic].Partitions
-		each, extra := count/int32(len(ids)), count%int32(len(ids)) //nolint:gosec // a group has few members
+		each, extra := count/int32(len(ids)), count%int32(len(ids))
 		next := int32(0)
 		for i, id := range ids {
 			run := each
-			if int32(i) < extra { //nolint:gosec // a group has few members
+			if int32(i) < extra {
 				run++
 			}
 			for ; run > 0; run-- {

@@ -34,14 +34,14 @@ func (d *decoder) take(n int, what string) []byte {
 
 func (d *decoder) int16(what string) int16 {
 	if b := d.take(2, what); b != nil {
-		return int16(binary.BigEndian.Uint16(b)) //nolint:gosec // the wire's two's complement
+		return int16(binary.BigEndian.Uint16(b))
 	}
 	return 0
 }
 
 func (d *decoder) int32(what string) int32 {
 	if b := d.take(4, what); b != nil {
-		return int32(binary.BigEndian.Uint32(b)) //nolint:gosec // the wire's two's complement
+		return int32(binary.BigEndian.Uint32(b))
 	}
 	return 0
 }
@@ -91,7 +91,7 @@ func appendString(to []byte, s, what string) ([]byte, error) {
 	if len(s) > math.MaxInt16 {
 		return to, fmt.Errorf("rebalance: %s of %d bytes is too long", what, len(s))
 	}
-	return append(binary.BigEndian.AppendUint16(to, uint16(len(s))), s...), nil //nolint:gosec // checked above
+	return append(binary.BigEndian.AppendUint16(to, uint16(len(s))), s...), nil
 }
 
 // appendBytes writes nil as null.
@@ -99,9 +99,9 @@ func appendBytes(to, b []byte) []byte {
 	if b == nil {
 		return appendInt32(to, -1)
 	}
-	return append(appendInt32(to, int32(len(b))), b...) //nolint:gosec // user data is far below 2 GiB
+	return append(appendInt32(to, int32(len(b))), b...)
 }
 
 func appendInt32(to []byte, v int32) []byte {
-	return binary.BigEndian.AppendUint32(to, uint32(v)) //nolint:gosec // the wire's two's complement
+	return binary.BigEndian.AppendUint32(to, uint32(v))
 }

@@ -7,6 +7,8 @@ import (
 )
 
 // Effect is one thing the shell must do after [Member.Step], in the order given.
+//
+//sumtype:decl
 type Effect interface{ memberEffect() }
 
 // Grant is one partition under one assignment epoch.

@@ -7,6 +7,8 @@ import (
 )
 
 // Input is one thing that happened, given to [Member.Step].
+//
+//sumtype:decl
 type Input interface{ memberInput() }
 
 // Start asks the member to join its group. Legal once, in UNJOINED.

@@ -7,6 +7,8 @@ import (
 )
 
 // LinkInput is one thing that happened to the coordinator link, given to [Link.Step].
+//
+//sumtype:decl
 type LinkInput interface{ linkInput() }
 
 // LinkStart opens the link. Legal in DOWN.
@@ -57,6 +59,8 @@ func (LinkTick) linkInput()  {}
 func (LinkStop) linkInput()  {}
 
 // LinkEffect is one thing the shell must do after [Link.Step], in the order given.
+//
+//sumtype:decl
 type LinkEffect interface{ linkEffect() }
 
 // Find: ask any broker for the group's coordinator; answer with [Found] or [NotFound] of the same Seq.

@@ -82,34 +82,13 @@ func randomLink(t *testing.T, choose chooser, steps int) {
 	open := make(map[uint64]bool)
 	for range steps {
 		now = now.Add(time.Duration(choose(5)) * 100 * time.Millisecond)
-		answered := seq
-		if choose(5) == 0 {
-			answered = uint64(choose(int(seq) + 2))
-		}
-		broker := kafka.Broker{ID: int32(choose(2)), Addr: "a"}
-		var in LinkInput
-		switch choose(12) {
-		case 0:
-			in = LinkStart{}
-		case 1, 2, 3:
-			in = Found{Seq: answered, Broker: broker}
-		case 4, 5:
-			in = NotFound{Seq: answered, Err: errNetwork}
-		case 6, 7:
-			in = Doubted{Coordinator: broker, Err: errNetwork}
-		case 8, 9:
-			id++
-			in = Need{ID: id, Deadline: now.Add(time.Duration(choose(20)) * 100 * time.Millisecond)}
-			open[id] = true
-		case 10:
-			canceled := uint64(choose(int(id) + 1))
-			in = Cancel{ID: canceled}
-			delete(open, canceled)
-		default:
-			in = LinkTick{}
-			if choose(10) == 0 {
-				in = LinkStop{}
-			}
+		in := randomLinkInput(choose, now, seq, &id)
+		switch in := in.(type) {
+		case Need:
+			open[in.ID] = true
+		case Cancel:
+			delete(open, in.ID)
+		case LinkStart, Found, NotFound, Doubted, LinkTick, LinkStop:
 		}
 		effects, err := l.Step(now, in)
 		if _, start := in.(LinkStart); err != nil && !start {
@@ -156,6 +135,33 @@ func randomLink(t *testing.T, choose chooser, steps int) {
 			t.Fatalf("%d needs open in %s, %d wait", len(open), l.State(), len(l.waiting))
 		}
 	}
+}
+
+// randomLinkInput returns any input; id is the last need's number.
+func randomLinkInput(choose chooser, now time.Time, seq uint64, id *uint64) LinkInput {
+	if choose(5) == 0 {
+		seq = uint64(choose(int(seq) + 2))
+	}
+	broker := kafka.Broker{ID: int32(choose(2)), Addr: "a"}
+	switch choose(12) {
+	case 0:
+		return LinkStart{}
+	case 1, 2, 3:
+		return Found{Seq: seq, Broker: broker}
+	case 4, 5:
+		return NotFound{Seq: seq, Err: errNetwork}
+	case 6, 7:
+		return Doubted{Coordinator: broker, Err: errNetwork}
+	case 8, 9:
+		*id++
+		return Need{ID: *id, Deadline: now.Add(time.Duration(choose(20)) * 100 * time.Millisecond)}
+	case 10:
+		return Cancel{ID: uint64(choose(int(*id) + 1))}
+	}
+	if choose(10) == 0 {
+		return LinkStop{}
+	}
+	return LinkTick{}
 }
 
 func randomPulse(t *testing.T, choose chooser, steps int) {

@@ -36,6 +36,12 @@ type MemberConfig struct {
 	BackoffMax time.Duration
 	// Seed is for jitter.
 	Seed uint64
+	// LastEpoch is the last assignment epoch used by an earlier member of the same consumer: epochs go on above it, so that
+	// what an earlier member left behind is never taken for this one's. Zero = none.
+	LastEpoch kafka.AssignmentEpoch
+	// MemberID is the id an earlier member of the same consumer had: with it the group need not wait for that one's session
+	// to end. Empty = none.
+	MemberID string
 }
 
 // requestKind is a request that a member may have under way.
@@ -111,6 +117,8 @@ func NewMember(config MemberConfig) (*Member, error) {
 	return &Member{
 		config:     config,
 		backoff:    newBackoff(config.BackoffInitial, config.BackoffMax, config.Seed),
+		epoch:      config.LastEpoch,
+		memberID:   config.MemberID,
 		generation: kafka.NoGeneration,
 		entered:    kafka.NoGeneration,
 	}, nil
@@ -277,6 +285,9 @@ func (m *Member) Generation() kafka.Generation { return m.entered }
 
 // MemberID returns the id the coordinator gave, empty before it did.
 func (m *Member) MemberID() string { return m.memberID }
+
+// LastEpoch returns the last assignment epoch given out, for [MemberConfig.LastEpoch] of a member that takes over.
+func (m *Member) LastEpoch() kafka.AssignmentEpoch { return m.epoch }
 
 // Granted returns the partitions that are the member's: granted, neither released nor lost. Sorted.
 func (m *Member) Granted() []Grant { return m.held.in(holdStarting, holdStarted, holdRevoking) }

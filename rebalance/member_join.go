@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/troupego/troupe/pkg/kafka"
@@ -65,8 +66,17 @@ func (m *Member) sendJoin() {
 		SessionTimeout:   m.config.SessionTimeout,
 		RebalanceTimeout: m.config.RebalanceTimeout,
 		Protocols:        protocols,
-		Reason:           m.reason,
+		Reason:           shortened(m.reason),
 	}})
+}
+
+// shortened cuts a reason to what the Java client sends at most; it may hold the text of a foreign error.
+func shortened(reason string) string {
+	const most = 255
+	if len(reason) <= most {
+		return reason
+	}
+	return strings.ToValidUTF8(reason[:most], "")
 }
 
 func (m *Member) ownedPartitions() []kafka.TopicPartition {

@@ -64,7 +64,7 @@ func (m *Member) leaveOn() error {
 	m.releaseBy = time.Time{}
 	if m.memberID != "" && m.config.GroupInstanceID == "" {
 		m.emit(SendLeave{Seq: m.send(requestLeave), Request: LeaveRequest{
-			GroupID: m.config.GroupID, MemberID: m.memberID, GroupInstanceID: m.config.GroupInstanceID, Reason: m.reason,
+			GroupID: m.config.GroupID, MemberID: m.memberID, GroupInstanceID: m.config.GroupInstanceID, Reason: shortened(m.reason),
 		}})
 		return nil
 	}

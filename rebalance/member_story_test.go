@@ -3,8 +3,10 @@ package rebalance
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/troupego/troupe/pkg/kafka"
 )
@@ -275,155 +277,6 @@ func TestFencedInstanceIsFatalAndDoesNotLeaveForTheOther(t *testing.T) {
 	}
 }
 
-func TestSkippedAssignmentOfAReturningStaticLeader(t *testing.T) {
-	r := newRig(t, func(c *MemberConfig) { c.GroupInstanceID = "i" }).to(StateJoining)
-	in := r.joinOK(5, "me")
-	in.Response.SkipAssignment = true
-	r.step(in, ">SYNCING SendSync")
-	if sync := find[SendSync](t, r.effects); len(sync.Request.Assignments) != 0 {
-		t.Error("assigned anew")
-	}
-	r.step(r.syncOK(tp("t", 0)), "EnterGeneration >ASSIGNING AssignPartitions(1)")
-	if enter := find[EnterGeneration](t, r.effects); !enter.Leader || !slices.Equal(enter.Topics, []string{"t", "u"}) {
-		t.Errorf("entered %+v", enter)
-	}
-	r.step(TopicsChanged{Partitions: r.counts(2, 2)}, "") // its first look
-	r.step(TopicsChanged{Partitions: r.counts(2, 3)}, ">REVOKING RevokePartitions(1)")
-}
-
-// asLeader brings the member to ASSIGNED as the group's leader; topic t has 4 partitions, u has 2.
-func asLeader(t *testing.T) *rig {
-	t.Helper()
-	r := newRig(t, nil).to(StateJoining)
-	r.step(r.joinOK(5, "me"), ">SYNCING QueryTopics")
-	if query := find[QueryTopics](t, r.effects); !slices.Equal(query.Topics, []string{"t", "u"}) {
-		t.Fatalf("asked for %v", query.Topics)
-	}
-	r.step(TopicsKnown{Seq: r.m.seq, Partitions: r.counts(4, 2)}, "SendSync")
-	return r
-}
-
-func TestLeaderAssignsOverTheUnionAndToEachOnlyWhatItAskedFor(t *testing.T) {
-	r := asLeader(t)
-	got := make(map[string][]kafka.TopicPartition)
-	for _, a := range find[SendSync](t, r.effects).Request.Assignments {
-		decoded, err := DecodeAssignment(a.Assignment)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got[a.MemberID] = decoded.Partitions
-	}
-	if !slices.Equal(got["me"], []kafka.TopicPartition{tp("t", 0), tp("t", 1)}) ||
-		!slices.Equal(got["other"], []kafka.TopicPartition{tp("t", 2), tp("t", 3), tp("u", 0), tp("u", 1)}) {
-		t.Errorf("assigned %v", got)
-	}
-}
-
-func TestEveryMemberGetsAnEntryEvenWhenItCannotBeRead(t *testing.T) {
-	r := newRig(t, nil).to(StateJoining)
-	in := r.joinOK(5, "me")
-	in.Response.Members = append(in.Response.Members, JoinMember{MemberID: "broken", Metadata: []byte{0}})
-	r.step(in, ">SYNCING Refused QueryTopics")
-	r.step(TopicsKnown{Seq: r.m.seq}, "SendSync") // no topic exists
-	assignments := find[SendSync](t, r.effects).Request.Assignments
-	if len(assignments) != 3 {
-		t.Fatalf("%d entries", len(assignments))
-	}
-	for _, a := range assignments {
-		if decoded, err := DecodeAssignment(a.Assignment); err != nil || len(a.Assignment) == 0 || len(decoded.Partitions) != 0 {
-			t.Errorf("%q gets %v (%d bytes): %v", a.MemberID, decoded.Partitions, len(a.Assignment), err)
-		}
-	}
-}
-
-// greedy gives every partition to everybody.
-type greedy struct{ rangeAssignor }
-
-func (greedy) Assign(members []AssignorMember, topics map[string]TopicInfo) map[string][]kafka.TopicPartition {
-	out := make(map[string][]kafka.TopicPartition)
-	for _, member := range members {
-		for topic := range topics {
-			out[member.MemberID] = append(out[member.MemberID], kafka.TopicPartition{Topic: topic})
-		}
-	}
-	return out
-}
-
-func TestAssignorThatGivesUnaskedTopicsIsRefused(t *testing.T) {
-	r := newRig(t, func(c *MemberConfig) { c.Assignors = []Assignor{greedy{}} }).to(StateJoining)
-	r.step(r.joinOK(5, "me"), ">SYNCING QueryTopics")
-	r.step(TopicsKnown{Seq: r.m.seq, Partitions: r.counts(1, 1)}, "Refused SendSync")
-}
-
-func TestLeaderWithoutMetadataRetriesWhileTheGenerationLives(t *testing.T) {
-	r := newRig(t, nil).to(StateJoining)
-	r.step(r.joinOK(5, "me"), ">SYNCING QueryTopics")
-	began := r.now
-	tries := 0
-	for r.m.State() == StateSyncing && tries < 100 {
-		tries++
-		r.step(TopicsKnown{Seq: r.m.seq, Err: errNetwork}, "Refused")
-		at, _ := r.m.Deadline()
-		r.now = at
-		if err := r.try(Tick{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := r.now.Sub(began); got != 45*time.Second || r.m.State() != StateJoining {
-		t.Errorf("gave up after %v in %s, %d tries", got, r.m.State(), tries)
-	}
-}
-
-func TestLeaderThatGetsNoAnswerAboutTopicsJoinsAgain(t *testing.T) {
-	r := newRig(t, nil).to(StateJoining)
-	r.step(r.joinOK(5, "me"), ">SYNCING QueryTopics").tickDue(">JOINING SendJoin")
-}
-
-func TestOnlyTheLeaderRejoinsWhenTopicsChange(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(map[string]TopicInfo)
-		want   string
-	}{
-		"nothing":       {func(map[string]TopicInfo) {}, ""},
-		"count":         {func(m map[string]TopicInfo) { m["t"] = TopicInfo{ID: m["t"].ID, Partitions: 5} }, ">REVOKING RevokePartitions(2)"},
-		"topic id":      {func(m map[string]TopicInfo) { m["u"] = TopicInfo{ID: kafka.TopicID{9}, Partitions: 2} }, ">REVOKING RevokePartitions(2)"},
-		"unknown id":    {func(m map[string]TopicInfo) { m["u"] = TopicInfo{Partitions: 2} }, ""},
-		"topic gone":    {func(m map[string]TopicInfo) { delete(m, "u") }, ">REVOKING RevokePartitions(2)"},
-		"foreign topic": {func(m map[string]TopicInfo) { m["x"] = TopicInfo{Partitions: 1} }, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := asLeader(t)
-			r.step(r.syncOK(tp("t", 0), tp("t", 1)), "EnterGeneration >ASSIGNING AssignPartitions(2)")
-			counts := r.counts(4, 2)
-			c.change(counts)
-			r.startAll().step(TopicsChanged{Partitions: counts}, c.want)
-			newRig(t, nil).to(StateAssigned).step(TopicsChanged{Partitions: counts}, "")
-		})
-	}
-}
-
-func TestTopicThatAppearsMakesTheLeaderRejoin(t *testing.T) {
-	r := newRig(t, nil).to(StateJoining)
-	r.step(r.joinOK(5, "me"), ">SYNCING QueryTopics")
-	r.step(TopicsKnown{Seq: r.m.seq, Partitions: map[string]TopicInfo{}}, "SendSync")
-	r.step(r.syncOK(), "EnterGeneration >ASSIGNING AssignPartitions(0) >ASSIGNED")
-	r.step(TopicsChanged{Partitions: map[string]TopicInfo{}}, "")
-	r.step(TopicsChanged{Partitions: map[string]TopicInfo{"t": {Partitions: 1}}}, ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
-}
-
-func TestChangeDuringARebalanceIsRemembered(t *testing.T) {
-	r := asLeader(t)
-	r.step(TopicsChanged{Partitions: r.counts(8, 2)}, "")
-	r.step(r.syncOK(tp("t", 0)), "EnterGeneration >ASSIGNING AssignPartitions(1) >REVOKING RevokePartitions(1)")
-	r.releaseAll(r.m.Granted(), ">REVOKED >JOINING HoldCommits SendJoin")
-	r.step(Rejoin{Cause: "subscription changed"}, "") // the JoinGroup is out already
-	r.step(r.joinOK(6, "other"), ">SYNCING SendSync")
-	r.step(r.syncOK(), "EnterGeneration >ASSIGNING AssignPartitions(0) >REVOKING >REVOKED >JOINING HoldCommits SendJoin")
-	if got := find[SendJoin](t, r.effects).Request.Reason; got != "subscription changed" {
-		t.Errorf("reason %q", got)
-	}
-}
-
 func TestForeignPartitionIsRefusedAndTheRestGoesOn(t *testing.T) {
 	r := newRig(t, nil).to(StateSyncing)
 	r.step(r.syncOK(tp("t", 0), tp("x", 0), tp("t", -1), tp("t", 0)), "EnterGeneration >ASSIGNING Refused Refused AssignPartitions(1)")
@@ -478,114 +331,6 @@ func TestLongestDrainStillLeavesTimeForTheJoinGroup(t *testing.T) {
 	}
 }
 
-func TestLeaveInEachState(t *testing.T) {
-	for _, c := range []struct {
-		state State
-		want  string
-		last  string
-	}{
-		{StateUnjoined, ">LEAVING >UNJOINED Left", ""},
-		{StateJoining, ">LEAVING >UNJOINED Left", ""},
-		{StateSyncing, ">LEAVING SendLeave", ""},
-		{StateAssigning, ">LEAVING RevokePartitions(2)", "SendLeave"},
-		{StateAssigned, ">LEAVING RevokePartitions(2)", "SendLeave"},
-		{StateRevoking, ">LEAVING RevokePartitions(2)", "SendLeave"},
-		{StateFatal, ">LEAVING >UNJOINED Left", ""},
-	} {
-		t.Run(c.state.String(), func(t *testing.T) {
-			r := newRig(t, nil).to(c.state)
-			r.step(Leave{DrainUntil: r.now.Add(10 * time.Second), Deadline: r.now.Add(15 * time.Second)}, c.want)
-			if c.last != "" {
-				revoke := find[RevokePartitions](t, r.effects)
-				if !revoke.Closing || revoke.DrainUntil.Sub(r.now) != 10*time.Second || revoke.Deadline.Sub(r.now) != 13*time.Second {
-					t.Errorf("revoke %+v", revoke)
-				}
-				r.releaseAll(revoke.Grants, c.last)
-			}
-			if r.m.State() == StateLeaving {
-				want := "LeaveGeneration >UNJOINED Left"
-				if c.state == StateSyncing {
-					want = ">UNJOINED Left" // no generation was entered
-				}
-				r.step(LeaveAnswered{Seq: r.m.seq}, want)
-			}
-			if err := find[Left](t, r.effects).Err; err != nil {
-				t.Errorf("left with %v", err)
-			}
-			if _, ok := r.m.Deadline(); ok || r.m.MemberID() != "" || r.m.State() != StateUnjoined {
-				t.Error("not out of the group")
-			}
-		})
-	}
-}
-
-func TestLeaveWhileJoiningAgainLeavesWithTheIDItHas(t *testing.T) {
-	r := newRig(t, nil).to(StateRevoking)
-	r.releaseAll(r.m.Granted(), ">REVOKED >JOINING HoldCommits SendJoin")
-	stale := r.joinOK(6, "other")
-	r.step(Leave{DrainUntil: r.now, Deadline: r.now.Add(time.Second)}, ">LEAVING SendLeave")
-	r.step(stale, "")
-	r.step(LeaveAnswered{Seq: r.m.seq, Err: errNetwork}, "LeaveGeneration >UNJOINED Left")
-	if err := find[Left](t, r.effects).Err; !errors.Is(err, errNetwork) {
-		t.Errorf("left with %v", err)
-	}
-}
-
-func TestLeaveIsBoundedByItsDeadline(t *testing.T) {
-	r := newRig(t, nil).to(StateLeaving)
-	began := r.now
-	r.tickDue("Refused LosePartitions(2) SendLeave")
-	r.tickDue("LeaveGeneration >UNJOINED Left")
-	if err := find[Left](t, r.effects).Err; !errors.Is(err, ErrLeaveUnfinished) || r.now.Sub(began) != 14*time.Second {
-		t.Errorf("left with %v after %v", err, r.now.Sub(began))
-	}
-	r.step(PartitionReleased{tp("t", 0), 1}, "") // too late, and harmless
-}
-
-func TestLeaveWithADeadlineThatHasPassed(t *testing.T) {
-	r := newRig(t, nil).to(StateAssigned)
-	r.step(Leave{}, ">LEAVING RevokePartitions(2)")
-	r.step(Tick{}, "LosePartitions(2) LeaveGeneration >UNJOINED Left")
-}
-
-func TestSecondLeaveOnlyShortens(t *testing.T) {
-	r := newRig(t, nil).to(StateLeaving)
-	r.step(Leave{DrainUntil: r.now.Add(time.Hour), Deadline: r.now.Add(time.Hour)}, "")
-	r.step(Leave{DrainUntil: r.now.Add(time.Second), Deadline: r.now.Add(time.Second)}, "RevokePartitions(2)")
-	r.wait(time.Second).step(Tick{}, "LosePartitions(2) LeaveGeneration >UNJOINED Left")
-}
-
-func TestLossWhileLeaving(t *testing.T) {
-	for name, c := range map[string]struct {
-		in   Input
-		want string
-	}{
-		"unknown member":     {HeartbeatAnswered{Generation: 5, Err: kafka.UnknownMemberID}, "LosePartitions(2) LeaveGeneration"},
-		"fenced instance":    {HeartbeatAnswered{Generation: 5, Err: kafka.FencedInstanceID}, "LosePartitions(2) LeaveGeneration"},
-		"illegal generation": {HeartbeatAnswered{Generation: 5, Err: kafka.IllegalGeneration}, "LosePartitions(2) LeaveGeneration SendLeave"},
-		"session":            {SessionExpired{Generation: 5}, "LosePartitions(2) LeaveGeneration SendLeave"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, nil).to(StateLeaving).step(c.in, c.want)
-			if r.m.request.kind == requestLeave {
-				r.step(LeaveAnswered{Seq: r.m.seq, Err: kafka.UnknownMemberID}, "")
-			}
-			r.step(PartitionReleased{tp("t", 0), 1}, "")
-			r.step(PartitionReleased{tp("t", 1), 2}, ">UNJOINED Left")
-		})
-	}
-}
-
-func TestMemberMayStartAgainAfterItLeft(t *testing.T) {
-	r := newRig(t, nil).to(StateLeaving)
-	r.releaseAll(r.m.Granted(), "SendLeave").step(LeaveAnswered{Seq: r.m.seq}, "LeaveGeneration >UNJOINED Left")
-	r.step(Start{}, ">JOINING SendJoin").step(r.joinOK(9, "other"), ">SYNCING SendSync")
-	r.step(r.syncOK(tp("t", 0)), "EnterGeneration >ASSIGNING AssignPartitions(1)")
-	if got := r.m.Granted()[0].Epoch; got != 3 {
-		t.Errorf("epoch %d", got)
-	}
-}
-
 func TestReleaseOfAPartitionNobodyRevokedIsAnError(t *testing.T) {
 	r := newRig(t, nil).to(StateAssigned)
 	if err := r.try(PartitionReleased{tp("t", 0), 1}); !errors.Is(err, ErrUnexpectedInput) || len(r.m.Granted()) != 2 {
@@ -622,3 +367,24 @@ func TestMemberConfigIsChecked(t *testing.T) {
 type cooperative struct{ rangeAssignor }
 
 func (cooperative) Protocol() RebalanceProtocol { return Cooperative }
+
+func TestMemberTakesOverFromAnEarlierOne(t *testing.T) {
+	r := newRig(t, func(c *MemberConfig) { c.LastEpoch, c.MemberID = 40, "me" }).step(Start{}, ">JOINING SendJoin")
+	if got := find[SendJoin](t, r.effects).Request.MemberID; got != "me" {
+		t.Errorf("member id %q", got)
+	}
+	r.step(r.joinOK(5, "other"), ">SYNCING SendSync")
+	r.step(r.syncOK(tp("t", 0)), "EnterGeneration >ASSIGNING AssignPartitions(1)")
+	if got := r.m.Granted(); got[0].Epoch != 41 || r.m.LastEpoch() != 41 {
+		t.Errorf("granted %v, last epoch %d", got, r.m.LastEpoch())
+	}
+}
+
+func TestReasonToldToTheCoordinatorIsShort(t *testing.T) {
+	r := newRig(t, nil).to(StateAssigned)
+	r.step(Rejoin{Cause: strings.Repeat("é", 1000)}, ">REVOKING RevokePartitions(2)")
+	r.releaseAll(r.m.Granted(), ">REVOKED >JOINING HoldCommits SendJoin")
+	if got := find[SendJoin](t, r.effects).Request.Reason; len(got) != 254 || !utf8.ValidString(got) {
+		t.Errorf("%d bytes", len(got))
+	}
+}

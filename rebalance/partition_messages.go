@@ -3,6 +3,8 @@ package rebalance
 import "time"
 
 // PartitionInput is one thing that happened to a partition, given to [Partition.Step].
+//
+//sumtype:decl
 type PartitionInput interface{ partitionInput() }
 
 // PositionKnown says where the partition starts: the first offset to deliver.
@@ -40,6 +42,8 @@ func (FinalCommitAnswered) partitionInput() {}
 func (PartitionTick) partitionInput()       {}
 
 // PartitionEffect is one thing the shell must do after [Partition.Step], in the order given.
+//
+//sumtype:decl
 type PartitionEffect interface{ partitionEffect() }
 
 // StartFlow: fetch and deliver from Offset on.

@@ -73,6 +73,8 @@ const (
 )
 
 // StartDecision is where a partition starts: [StartAt], [StartFromReset], [StartFails] or [AskLeader].
+//
+//sumtype:decl
 type StartDecision interface{ startDecision() }
 
 // StartAt: go on at the committed offset.

@@ -10,6 +10,8 @@ import (
 )
 
 // PulseInput is one thing that happened to the heartbeat, given to [Pulse.Step].
+//
+//sumtype:decl
 type PulseInput interface{ pulseInput() }
 
 // PulseEnter begins heartbeats for a generation; it replaces the one before. The session counts from now.
@@ -42,6 +44,8 @@ func (PulseNudge) pulseInput()    {}
 func (PulseTick) pulseInput()     {}
 
 // PulseEffect is one thing the shell must do after [Pulse.Step], in the order given.
+//
+//sumtype:decl
 type PulseEffect interface{ pulseEffect() }
 
 // SendHeartbeat: send a heartbeat of Generation; answer with [PulseAnswered], in every case and also after [PulseLeave]: there

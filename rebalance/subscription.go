@@ -30,7 +30,7 @@ type Subscription struct {
 // EncodeSubscription writes version 3. It fails when a string does not fit the format.
 func EncodeSubscription(s Subscription) ([]byte, error) {
 	out := binary.BigEndian.AppendUint16(nil, subscriptionVersion)
-	out = appendInt32(out, int32(len(s.Topics))) //nolint:gosec // far below 2^31 topics
+	out = appendInt32(out, int32(len(s.Topics)))
 	var err error
 	for _, topic := range s.Topics {
 		if out, err = appendString(out, topic, "topic"); err != nil {
@@ -87,7 +87,7 @@ func appendPartitions(out []byte, partitions []kafka.TopicPartition) ([]byte, er
 			topics++
 		}
 	}
-	out = appendInt32(out, int32(topics)) //nolint:gosec // far below 2^31 topics
+	out = appendInt32(out, int32(topics))
 	for len(sorted) > 0 {
 		topic, n := sorted[0].Topic, 0
 		for n < len(sorted) && sorted[n].Topic == topic {
@@ -97,7 +97,7 @@ func appendPartitions(out []byte, partitions []kafka.TopicPartition) ([]byte, er
 		if out, err = appendString(out, topic, "topic"); err != nil {
 			return nil, err
 		}
-		out = appendInt32(out, int32(n)) //nolint:gosec // far below 2^31 partitions
+		out = appendInt32(out, int32(n))
 		for _, tp := range sorted[:n] {
 			out = appendInt32(out, tp.Partition)
 		}

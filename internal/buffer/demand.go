@@ -210,10 +210,19 @@ func (d *Demand) Plan(now time.Time, lane, budget int) (plan FetchPlan, ok bool)
 	if lane < 0 || lane >= len(d.lanes) || d.lanes[lane].busy || now.Before(d.blockedUntil()) {
 		return FetchPlan{}, false
 	}
+	ready := 0
+	for _, e := range d.order {
+		if e.ready(now) {
+			ready++
+		}
+	}
+	if ready == 0 {
+		return FetchPlan{}, false // most calls, so nothing is set aside before it
+	}
 	var sum int64
 	rest := make([]*entry, 0, len(d.order))
-	planned := make([]*entry, 0, len(d.order))
-	plan.Wants = make([]Want, 0, len(d.order))
+	planned := make([]*entry, 0, ready)
+	plan.Wants = make([]Want, 0, ready)
 	full := false
 	for _, e := range d.order {
 		// The first that does not fit ends the fetch: a smaller one behind it must not overtake it for ever.
@@ -229,9 +238,6 @@ func (d *Demand) Plan(now time.Time, lane, budget int) (plan FetchPlan, ok bool)
 		sum += int64(e.want.MaxBytes)
 		planned = append(planned, e)
 		plan.Wants = append(plan.Wants, e.want)
-	}
-	if len(planned) == 0 {
-		return FetchPlan{}, false
 	}
 	for _, e := range planned {
 		e.sent, e.lane, e.wanting, e.canceled = e.want, lane, false, false
@@ -305,7 +311,8 @@ func (d *Demand) Answered(now time.Time, lane int, took time.Duration, got []Got
 		}
 	}
 	atOnce := empty && took < carried.maxWait/2
-	var rest, served []*entry
+	rest := make([]*entry, 0, len(d.order))
+	var served []*entry
 	for _, e := range current {
 		g, has := byPartition[e.sent.TopicPartition]
 		switch {
@@ -330,8 +337,12 @@ func (d *Demand) Answered(now time.Time, lane int, took time.Duration, got []Got
 		return
 	}
 	// Whoever got something goes behind all that got nothing, so that no partition fills every answer.
+	behind := make(map[*entry]struct{}, len(served))
+	for _, e := range served {
+		behind[e] = struct{}{}
+	}
 	for _, e := range d.order {
-		if _, has := byPartition[e.want.TopicPartition]; !has || !slices.Contains(served, e) {
+		if _, has := behind[e]; !has {
 			rest = append(rest, e)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"io"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/klauspost/compress/gzip"
@@ -109,23 +110,42 @@ func markerBatch(base, producer int64, kind int16) testBatch {
 	return b
 }
 
+// encoders are made once: making them takes longer than using them.
+var encoders struct {
+	sync.Mutex
+	gzip *gzip.Writer
+	lz4  *lz4.Writer
+	zstd *zstd.Encoder
+}
+
 func deflate(t testing.TB, codec int, payload []byte) []byte {
 	t.Helper()
+	e := &encoders
+	e.Lock()
+	defer e.Unlock()
+	if e.zstd == nil {
+		var err error
+		e.zstd, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true))
+		require.NoError(t, err)
+		e.gzip, e.lz4 = gzip.NewWriter(nil), lz4.NewWriter(nil)
+	}
 	var buf bytes.Buffer
 	var w io.WriteCloser
 	switch codec {
-	case codecNone:
-		return payload
 	case codecSnappy:
 		return s2.EncodeSnappy(nil, payload)
 	case codecGzip:
-		w = gzip.NewWriter(&buf)
+		e.gzip.Reset(&buf)
+		w = e.gzip
 	case codecLz4:
-		w = lz4.NewWriter(&buf)
+		e.lz4.Reset(&buf)
+		w = e.lz4
 	case codecZstd:
-		enc, err := zstd.NewWriter(&buf, zstd.WithEncoderConcurrency(1))
-		require.NoError(t, err)
-		w = enc
+		if len(payload)%2 == 0 {
+			return e.zstd.EncodeAll(payload, nil) // says how long its content is
+		}
+		e.zstd.Reset(&buf)
+		w = e.zstd
 	default:
 		return payload
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -207,25 +208,50 @@ func TestRefusedPortIsADialError(t *testing.T) {
 	require.ErrorIs(t, failed, kafka.ErrNoBroker)
 }
 
-// plainProxy is a proxy dialer without a context that never returns by itself.
-type plainProxy struct{ release chan struct{} }
-
-func (p plainProxy) Dial(string, string) (net.Conn, error) {
-	<-p.release
-	return nil, net.ErrClosed
+// plainProxy is a proxy dialer that knows no context. It says when it was asked and dials when it is released.
+type plainProxy struct {
+	asked   chan struct{}
+	release chan struct{}
+	dialed  chan net.Conn
 }
 
-func TestBlockingProxyDialerDoesNotHoldTheCall(t *testing.T) {
-	proxy := plainProxy{release: make(chan struct{})}
-	defer close(proxy.release)
-	cfg := sarama.NewConfig()
-	cfg.Net.Proxy.Enable, cfg.Net.Proxy.Dialer = true, proxy
-	n := newNetwork(t, []string{"localhost:1"}, func(c *Config) { c.Sarama = cfg })
+func (p plainProxy) Dial(network, addr string) (net.Conn, error) {
+	close(p.asked)
+	<-p.release
+	conn, err := net.Dial(network, addr)
+	p.dialed <- conn
+	return conn, err
+}
+
+func TestProxyDialerWithoutContextDoesNotHoldTheCall(t *testing.T) {
+	cluster := newCluster(t)
+	proxied := func() (plainProxy, *Network) {
+		proxy := plainProxy{asked: make(chan struct{}), release: make(chan struct{}), dialed: make(chan net.Conn, 1)}
+		cfg := sarama.NewConfig()
+		cfg.Net.Proxy.Enable, cfg.Net.Proxy.Dialer = true, proxy
+		return proxy, newNetwork(t, cluster.ListenAddrs(), func(c *Config) { c.Sarama = cfg })
+	}
+	proxy, n := proxied()
+	close(proxy.release)
 	c := n.Metadata()
+	_, err := c.Metadata(t.Context(), []string{"orders"})
+	require.NoError(t, err)
+	c.Close()
+
+	proxy, n = proxied()
+	c = n.Metadata()
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := c.Metadata(ctx, nil)
+	go func() {
+		<-proxy.asked
+		cancel()
+	}()
+	_, err = c.Metadata(ctx, []string{"orders"})
 	require.ErrorIs(t, err, context.Canceled)
+	close(proxy.release)
+	late := <-proxy.dialed
+	for begin := time.Now(); late.SetDeadline(time.Time{}) == nil; runtime.Gosched() {
+		require.Less(t, time.Since(begin), 5*time.Second, "a connection that came too late is closed")
+	}
 }
 
 func TestConfigurationErrorsComeAllAtOnceAndNameTheField(t *testing.T) {

@@ -68,24 +68,27 @@ func (r *chunkReader) Next(from int64) (actors.Slab, error) {
 	if r.err != nil {
 		return actors.Slab{}, r.err
 	}
+	consumed := 0
 	if r.left == 0 {
 		batch, err := r.cutBatch()
 		if err != nil {
 			return r.fail(err)
 		}
+		consumed = len(batch)
 		deliver, err := r.openBatch(batch, from)
 		if err != nil {
 			return r.fail(r.batchError(r.header.baseOffset, r.header.lastOffset, err))
 		}
 		if !deliver {
 			r.left, r.body = 0, nil
-			return actors.Slab{NextOffset: r.header.lastOffset + 1, LeaderEpoch: r.header.leaderEpoch}, nil
+			return actors.Slab{NextOffset: r.header.lastOffset + 1, LeaderEpoch: r.header.leaderEpoch, Consumed: consumed}, nil
 		}
 	}
 	slab, err := r.readSlab(from)
 	if err != nil {
 		return r.fail(r.batchError(r.header.baseOffset, r.header.lastOffset, err))
 	}
+	slab.Consumed = consumed
 	return slab, nil
 }
 

@@ -25,8 +25,12 @@ func TestEachCodecInflatesToABufferOfExactlyItsContent(t *testing.T) {
 	d := newDecompressors()
 	for codec, name := range codecNames {
 		t.Run(name, func(t *testing.T) {
-			for _, size := range []int{0, 1, 100, 4 << 10, 64<<10 - 1, 64 << 10, 1 << 20, 5<<20 + 3} {
-				for _, content := range [][]byte{semiRandom(rng, size), make([]byte, size)} {
+			for _, size := range []int{0, 1, 100, 4 << 10, 64<<10 - 1, 64 << 10, 300_001, 5<<20 + 3} {
+				contents := [][]byte{make([]byte, size)}
+				if size < 1<<20 { // random text of megabytes takes too long under the race detector
+					contents = append(contents, semiRandom(rng, size))
+				}
+				for _, content := range contents {
 					out, err := d.inflate(codec, deflate(t, codec, content), max(size, 1))
 					require.NoError(t, err)
 					require.True(t, bytes.Equal(content, out), size)
@@ -261,7 +265,7 @@ func TestDecompressorsServeManyGoroutinesAtOnce(t *testing.T) {
 	for g := range 8 {
 		group.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(g), 1))
-			for i := range 20 {
+			for i := range 8 {
 				content := append(strconv.AppendInt(nil, int64(g*1000+i), 10), semiRandom(rng, rng.IntN(50_000))...)
 				for codec := range codecNames {
 					out, err := d.inflate(codec, deflate(t, codec, content), testCap)

@@ -67,6 +67,9 @@ func (c *fetchClient) Fetch(ctx context.Context, in *actors.FetchRequest) (*acto
 	return out, nil
 }
 
+// fetchPartitionsHint bounds what is set aside at once for the partitions of one topic.
+const fetchPartitionsHint = 1024
+
 // fetchRequest keeps the order of the partitions: a topic is named again when another came between.
 func fetchRequest(in *actors.FetchRequest) *kmsg.FetchRequest {
 	req := kmsg.NewPtrFetchRequest()
@@ -82,6 +85,7 @@ func fetchRequest(in *actors.FetchRequest) *kmsg.FetchRequest {
 			req.Topics = append(req.Topics, kmsg.NewFetchRequestTopic())
 			topic = &req.Topics[len(req.Topics)-1]
 			topic.Topic, topic.TopicID = p.TopicPartition.Topic, p.TopicID
+			topic.Partitions = make([]kmsg.FetchRequestTopicPartition, 0, min(len(in.Partitions)-i, fetchPartitionsHint))
 		}
 		out := kmsg.NewFetchRequestTopicPartition()
 		out.Partition, out.FetchOffset = p.TopicPartition.Partition, p.Offset
@@ -99,21 +103,53 @@ type fetchKey struct {
 	partition int32
 }
 
-// readFetch brings an answer into the port's form. Answers come in any order, so each is looked up by what it names.
-func readFetch(resp *kmsg.FetchResponse, in *actors.FetchRequest, byID bool, maxBatchBytes int) (*actors.FetchResponse, error) {
-	keyOf := func(id kafka.TopicID, topic string, partition int32) fetchKey {
-		if byID {
-			return fetchKey{id: id, partition: partition}
+// fetchMatch finds the partition of a request that a part of the answer is for. Answers come in any order, but mostly in
+// the request's: the next one is looked at first, and only then all are put into a map.
+type fetchMatch struct {
+	asked    []actors.FetchPartition
+	byID     bool
+	next     int
+	byKey    map[fetchKey]int
+	answered []bool
+}
+
+func (m *fetchMatch) key(id kafka.TopicID, topic string, partition int32) fetchKey {
+	if m.byID {
+		return fetchKey{id: id, partition: partition}
+	}
+	return fetchKey{topic: topic, partition: partition}
+}
+
+func (m *fetchMatch) keyAt(i int) fetchKey {
+	p := &m.asked[i]
+	return m.key(p.TopicID, p.TopicPartition.Topic, p.TopicPartition.Partition)
+}
+
+// find returns the place in the request; ok is false for what was not asked for, or was answered before.
+func (m *fetchMatch) find(id kafka.TopicID, topic string, partition int32) (index int, ok bool) {
+	key := m.key(id, topic, partition)
+	if m.next < len(m.asked) && !m.answered[m.next] && m.keyAt(m.next) == key {
+		index = m.next
+	} else {
+		if m.byKey == nil {
+			m.byKey = make(map[fetchKey]int, len(m.asked))
+			for i := range m.asked {
+				m.byKey[m.keyAt(i)] = i
+			}
 		}
-		return fetchKey{topic: topic, partition: partition}
+		if index, ok = m.byKey[key]; !ok || m.answered[index] {
+			return 0, false
+		}
 	}
-	asked := make(map[fetchKey]kafka.TopicPartition, len(in.Partitions))
-	for i := range in.Partitions {
-		p := &in.Partitions[i]
-		asked[keyOf(p.TopicID, p.TopicPartition.Topic, p.TopicPartition.Partition)] = p.TopicPartition
-	}
+	m.answered[index], m.next = true, index+1
+	return index, true
+}
+
+// readFetch brings an answer into the port's form.
+func readFetch(resp *kmsg.FetchResponse, in *actors.FetchRequest, byID bool, maxBatchBytes int) (*actors.FetchResponse, error) {
+	match := fetchMatch{asked: in.Partitions, byID: byID, answered: make([]bool, len(in.Partitions))}
 	out := &actors.FetchResponse{
-		Partitions:     make([]actors.FetchedPartition, 0, len(asked)),
+		Partitions:     make([]actors.FetchedPartition, 0, len(in.Partitions)),
 		ThrottleMillis: resp.ThrottleMillis,
 	}
 	if len(resp.Brokers) > 0 {
@@ -126,13 +162,13 @@ func readFetch(resp *kmsg.FetchResponse, in *actors.FetchRequest, byID bool, max
 		t := &resp.Topics[i]
 		for j := range t.Partitions {
 			p := &t.Partitions[j]
-			key := keyOf(t.TopicID, t.Topic, p.Partition)
-			tp, ok := asked[key]
+			index, ok := match.find(t.TopicID, t.Topic, p.Partition)
 			if !ok {
 				return nil, fmt.Errorf("%w: topic %q, id %s, partition %d", errNotAsked, t.Topic, kafka.TopicID(t.TopicID), p.Partition)
 			}
-			delete(asked, key) // a second answer for it would be wrong, too
-			out.Partitions = append(out.Partitions, readFetched(p, tp, in.Isolation, maxBatchBytes))
+			fetched := readFetched(p, in.Partitions[index].TopicPartition, in.Isolation, maxBatchBytes)
+			fetched.Index = index
+			out.Partitions = append(out.Partitions, fetched)
 		}
 	}
 	return out, nil

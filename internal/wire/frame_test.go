@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"net"
 	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/troupego/troupe/pkg/kafka"
 )
 
 func frameOf(body []byte) []byte {
@@ -66,6 +70,64 @@ func TestHeaderTagsAreSkipped(t *testing.T) {
 	for n := range len(header) {
 		_, err := cutHeader(header[:n], 7, true)
 		require.ErrorIs(t, err, errShortHeader, n)
+	}
+}
+
+func TestApiVersionsFallsBackToWhatTheBrokerNames(t *testing.T) {
+	resp := kmsg.NewPtrApiVersionsResponse()
+	require.Equal(t, int16(0), lowerVersion(resp, 5), "before Kafka 2.4 nothing is named")
+	key := kmsg.NewApiVersionsResponseApiKey()
+	key.ApiKey, key.MaxVersion = apiVersionsKey, 3
+	resp.ApiKeys = append(resp.ApiKeys, key)
+	require.Equal(t, int16(3), lowerVersion(resp, 5))
+	require.Equal(t, int16(0), lowerVersion(resp, 3), "never the refused one again")
+}
+
+// scripted answers each request on a connection with the next frame of a list, whatever was asked.
+func scripted(t *testing.T, frames ...[]byte) *link {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	t.Cleanup(func() { _ = ours.Close() })
+	go func() {
+		defer func() { _ = theirs.Close() }()
+		for _, f := range frames {
+			if _, _, err := readFrame(theirs, 1<<20, 0); err != nil {
+				return
+			}
+			if _, err := theirs.Write(f); err != nil {
+				return
+			}
+		}
+	}()
+	return &link{raw: ours, conn: ours, formatter: kmsg.NewRequestFormatter()}
+}
+
+func TestAnAnswerToAnotherRequestClosesTheConnection(t *testing.T) {
+	for name, answer := range map[string][]byte{
+		"another correlation": frameOf([]byte{0, 0, 0, 9, 0, 0, 0, 0, 0, 0}),
+		"malformed body":      frameOf([]byte{0, 0, 0, 1, 0}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := scripted(t, answer)
+			var broken *answerError
+			_, _, err := l.ask(t.Context(), kmsg.NewPtrHeartbeatRequest(), 1<<20, 0)
+			require.ErrorAs(t, err, &broken)
+			_, err = l.conn.Write([]byte("x"))
+			require.Error(t, err)
+		})
+	}
+}
+
+func TestGarbageBeforeAnyAnswerIsNotKafka(t *testing.T) {
+	for name, answer := range map[string][]byte{
+		"HTTP":        []byte("HTTP/1.1 400 Bad Request"),
+		"TLS alert":   {0x15, 0x03, 0x03, 0, 2, 2, 70},
+		"correlation": frameOf([]byte{9, 9, 9, 9, 0, 0}),
+		"body":        frameOf([]byte{0, 0, 0, 1, 0}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.ErrorIs(t, scripted(t, answer).negotiate(t.Context(), "dev"), kafka.ErrNotKafka)
+		})
 	}
 }
 

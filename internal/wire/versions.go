@@ -103,7 +103,7 @@ func (l *link) negotiate(ctx context.Context, softwareVersion string) error {
 			resp.SetVersion(0)
 		}
 		if err := resp.ReadFrom(body); err != nil {
-			return notKafka(fmt.Errorf("malformed answer to ApiVersions v%d: %w", req.Version, err), first)
+			return notKafka(&answerError{fmt.Errorf("malformed answer to ApiVersions v%d: %w", req.Version, err)}, first)
 		}
 		if kafka.ErrorCode(resp.ErrorCode) == kafka.UnsupportedVersion && req.Version > 0 {
 			req.Version = lowerVersion(resp, req.Version)

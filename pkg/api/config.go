@@ -135,8 +135,8 @@ type Config struct {
 	// property. Default ten restarts a minute, 100 ms apart at first and up to 10 s; after that the partition is paused and
 	// probed after 5 s, 10 s and so on up to 5 min. It counts per partition.
 	Restart supervisor.Policy
-	// Concurrency is how many handler functions may run at once in this member; actors of yours are not counted. No Kafka
-	// property. Default 0: one for every partition. Not negative.
+	// Concurrency is how many deliveries the handlers of this member may work on at once; partitions take turns, first come,
+	// first served. No Kafka property. Default 0: one for every partition. Not negative.
 	Concurrency int
 }
 

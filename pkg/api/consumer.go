@@ -69,7 +69,8 @@ func (c *Consumer) waitObserver(ctx context.Context) {
 	}
 }
 
-// handlerFrames are the functions below which user code runs.
+// handlerFrames are the functions below which user code runs: functions are called by a runner, and of the actors in a
+// tree only a user's own calls this package.
 var handlerFrames = []string{"/troupe/actors.(*runner).", "/troupe/actors.(*safeActor)."}
 
 // onHandlerStack reports whether the caller runs below a handler, in the handler's own goroutine. Of which consumer the

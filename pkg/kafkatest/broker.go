@@ -31,7 +31,8 @@ type Broker struct {
 	// mu keeps the cluster from being closed while a method uses it: kfake's methods never return on a closed one.
 	mu     sync.RWMutex
 	closed bool
-	client *kgo.Client
+
+	clients clients
 }
 
 // NewBroker starts a broker that is closed when the test ends. It fails the test when it cannot be started.
@@ -60,11 +61,7 @@ func StartBroker(opts ...Option) (*Broker, error) {
 		return nil, fmt.Errorf("kafkatest: %w", err)
 	}
 	b.addrs = b.cluster.ListenAddrs()
-	b.client, err = b.newClient(kgo.RecordPartitioner(partitioner()), kgo.AllowAutoTopicCreation())
-	if err != nil {
-		b.cluster.Close()
-		return nil, err
-	}
+	b.clients = clients{broker: b, open: make(map[*kgo.Client]struct{}), topics: make(map[string]topicState)}
 	for _, t := range s.topics {
 		if err := b.CreateTopic(t.name, t.partitions); err != nil {
 			b.Close()
@@ -74,25 +71,15 @@ func StartBroker(opts ...Option) (*Broker, error) {
 	return b, nil
 }
 
-// newClient returns a client that goes past the gate.
-func (b *Broker) newClient(opts ...kgo.Opt) (*kgo.Client, error) {
-	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(b.addrs...), kgo.Dialer(b.network.dialInside),
-		kgo.ProducerBatchCompression(codec(b.settings.compression))}, opts...)...)
-	if err != nil {
-		return nil, fmt.Errorf("kafkatest: %w", err)
-	}
-	return client, nil
-}
-
 // Close stops the broker and breaks all connections. It may be called again.
 func (b *Broker) Close() {
+	b.clients.closeAll() // ends the methods that wait for an answer, so that the lock is to be had
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		return
 	}
 	b.closed = true
-	b.client.Close()
 	b.cluster.Close()
 	b.network.gate.cut()
 }
@@ -147,13 +134,17 @@ func (b *Broker) CreateTopic(name string, partitions int32) error {
 // AddPartitions raises the number of a topic's partitions by added.
 func (b *Broker) AddPartitions(ctx context.Context, topic string, added int) error {
 	return b.use(func() error {
+		client, err := b.clients.shared()
+		if err != nil {
+			return err
+		}
 		have := len(b.cluster.PartitionInfos(topic))
 		req := kmsg.NewPtrCreatePartitionsRequest()
 		req.TimeoutMillis = 10_000
 		t := kmsg.NewCreatePartitionsRequestTopic()
 		t.Topic, t.Count = topic, int32(have+added)
 		req.Topics = append(req.Topics, t)
-		resp, err := req.RequestWith(ctx, b.client)
+		resp, err := req.RequestWith(ctx, client)
 		if err == nil && len(resp.Topics) == 1 {
 			err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
 		}

@@ -1,8 +1,10 @@
 package kafkatest_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"hash/crc32"
 	"io"
 	"net"
 	"os"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
@@ -140,6 +143,33 @@ func TestPartitionsAreAddedAndTopicsCreated(t *testing.T) {
 	require.Len(t, ends, 5)
 	require.Error(t, b.AddPartitions(t.Context(), "nothing", 1))
 	require.NoError(t, b.Produce(t.Context(), "orders", kafka.Record{Partition: 4}))
+	require.Error(t, b.Produce(t.Context(), "orders", kafka.Record{Partition: 5}))
+	require.NoError(t, b.AddPartitions(t.Context(), "orders", 1))
+	require.NoError(t, b.Produce(t.Context(), "orders", kafka.Record{Partition: 5}), "a partition is there as soon as it was added")
+	require.NoError(t, b.Cluster().DeleteTopic("orders"))
+	require.ErrorIs(t, b.Produce(t.Context(), "orders", kafka.Record{}), kerr.UnknownTopicOrPartition)
+	require.NoError(t, b.CreateTopic("orders", 1))
+	require.NoError(t, b.Produce(t.Context(), "orders", kafka.Record{}), "also in a topic that was made anew")
+}
+
+func TestCloseEndsWhatWaitsForAnAnswer(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...kafkatest.Option) {
+		b := kafkatest.NewBroker(t, append(opts, kafkatest.Topic("orders", 1))...)
+		asked := make(chan struct{})
+		b.Cluster().ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+			close(asked)
+			return nil, nil, true // never answered
+		})
+		done := make(chan error)
+		go func() { done <- b.Produce(context.Background(), "orders", kafka.Record{}) }()
+		<-asked
+		tx, err := b.BeginTransaction() // is never ended
+		require.NoError(t, err)
+		require.NoError(t, tx.Produce(t.Context(), "orders", kafka.Record{}))
+		b.Close()
+		require.Error(t, <-done)
+		require.ErrorIs(t, tx.Commit(t.Context()), kafkatest.ErrClosed)
+	})
 }
 
 func TestAbortedTransactionsAreNotForReadCommitted(t *testing.T) {
@@ -327,5 +357,62 @@ func TestTimePassesInABubbleWithABrokerInIt(t *testing.T) {
 			poll(t, client, 1)
 		}
 		require.GreaterOrEqual(t, time.Since(start), 10*time.Minute)
+	})
+}
+
+// TestAnAnswerStoppedHalfWayGoesOnAfterTheThaw freezes the broker while it is stuck writing an answer that is larger than
+// all the buffers on its way.
+func TestAnAnswerStoppedHalfWayGoesOnAfterTheThaw(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...kafkatest.Option) {
+		b := kafkatest.NewBroker(t, append(opts, kafkatest.Topic("orders", 1))...)
+		const batches = 18
+		for i := range batches {
+			require.NoError(t, b.Produce(t.Context(), "orders", kafka.Record{Value: bytes.Repeat([]byte{byte(i), 1, 2}, 300<<10)}))
+		}
+		req := kmsg.NewPtrFetchRequest()
+		req.Version, req.MinBytes, req.MaxBytes, req.SessionEpoch = 11, 1, 64<<20, -1
+		topic := kmsg.NewFetchRequestTopic()
+		topic.Topic = "orders"
+		partition := kmsg.NewFetchRequestTopicPartition()
+		partition.PartitionMaxBytes = 64 << 20
+		topic.Partitions = append(topic.Partitions, partition)
+		req.Topics = append(req.Topics, topic)
+		conn := dial(t, b, 0)
+		_, err := conn.Write(kmsg.NewRequestFormatter(kmsg.FormatterClientID("t")).AppendRequest(nil, req, 7))
+		require.NoError(t, err)
+
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		whole := make([]byte, 32<<20)
+		n, err := io.ReadFull(conn, whole[:1000]) // the answer is under way
+		require.NoError(t, err)
+		b.Freeze()
+		for { // what the network had already
+			require.NoError(t, conn.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+			m, err := conn.Read(whole[n:])
+			n += m
+			if err != nil {
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				break
+			}
+		}
+		size := 4 + int(binary.BigEndian.Uint32(whole))
+		require.Greater(t, size, batches*900<<10)
+		require.Less(t, n, size)
+		requireSilence(t, conn)
+
+		b.Thaw()
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		_, err = io.ReadFull(conn, whole[n:size])
+		require.NoError(t, err)
+		var resp kmsg.FetchResponse
+		resp.Version = 11
+		require.NoError(t, resp.ReadFrom(whole[8:size]))
+		found := 0
+		for rest := resp.Topics[0].Partitions[0].RecordBatches; len(rest) > 0; found++ {
+			end := 12 + int(binary.BigEndian.Uint32(rest[8:]))
+			require.Equal(t, binary.BigEndian.Uint32(rest[17:]), crc32.Checksum(rest[21:end], crc32.MakeTable(crc32.Castagnoli)))
+			rest = rest[end:]
+		}
+		require.Equal(t, batches, found)
 	})
 }

@@ -20,7 +20,13 @@ const AnyPartition int32 = -1
 // (0 = now) are taken from the records. Partition is where a record goes, [AnyPartition] leaves that to its key; the zero
 // value is partition 0. The order of the records is kept inside each partition.
 func (b *Broker) Produce(ctx context.Context, topic string, records ...kafka.Record) error {
-	return b.use(func() error { return produce(ctx, b.client, topic, records) })
+	return b.use(func() error {
+		client, err := b.clients.producer(topic)
+		if err != nil {
+			return err
+		}
+		return produce(ctx, client, topic, records)
+	})
 }
 
 func produce(ctx context.Context, client *kgo.Client, topic string, records []kafka.Record) error {
@@ -95,11 +101,11 @@ func (b *Broker) BeginTransaction() (*Transaction, error) {
 	err := b.use(func() error {
 		id := "kafkatest-" + strconv.FormatInt(transactions.Add(1), 10)
 		var err error
-		if tx.client, err = b.newClient(kgo.TransactionalID(id), kgo.RecordPartitioner(partitioner())); err != nil {
+		if tx.client, err = b.clients.add(kgo.TransactionalID(id)); err != nil {
 			return err
 		}
 		if err := tx.client.BeginTransaction(); err != nil {
-			tx.client.Close()
+			b.clients.remove(tx.client)
 			return fmt.Errorf("kafkatest: begin transaction: %w", err)
 		}
 		return nil
@@ -129,7 +135,7 @@ func (tx *Transaction) end(ctx context.Context, how kgo.TransactionEndTry) error
 		return errors.New("kafkatest: transaction has ended")
 	}
 	tx.ended = true
-	defer tx.client.Close()
+	defer tx.broker.clients.remove(tx.client)
 	return tx.broker.use(func() error {
 		if err := tx.client.EndTransaction(ctx, how); err != nil {
 			return fmt.Errorf("kafkatest: end transaction: %w", err)

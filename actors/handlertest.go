@@ -1,0 +1,35 @@
+package actors
+
+// Verdict is what a handler said about one record of a delivery.
+type Verdict int
+
+const (
+	// VerdictOpen: nothing yet.
+	VerdictOpen Verdict = iota
+	// VerdictAcked: the record is acknowledged.
+	VerdictAcked
+	// VerdictRefused: the record was refused with Nack.
+	VerdictRefused
+)
+
+// Verdict returns what was said about the record at offset, and why when it was refused. It is for tests and for actors
+// that want to know what is left of a delivery; a record the delivery does not have is open.
+func (d *Delivery) Verdict(offset int64) (Verdict, error) {
+	i, ok := d.index(offset)
+	if !ok {
+		return VerdictOpen, nil
+	}
+	bit := uint64(1) << (i % 64)
+	switch {
+	case int64(i) < d.low.Load(), d.acked[i/64].Load()&bit != 0:
+		return VerdictAcked, nil
+	case d.claimed[i/64].Load()&bit == 0:
+		return VerdictOpen, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if cause, refused := d.nacks[i]; refused {
+		return VerdictRefused, cause
+	}
+	return VerdictOpen, nil // claimed by a caller that has not set it yet
+}
