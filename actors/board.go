@@ -206,9 +206,8 @@ var ErrNotHealthy = errors.New("troupe: consumer is not healthy")
 func (b *board) healthy(now time.Time, session time.Duration) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch b.state {
-	case rebalance.StateAssigned, rebalance.StateAssigning, rebalance.StateRevoking:
-	default:
+	joined := b.state == rebalance.StateAssigned || b.state == rebalance.StateAssigning || b.state == rebalance.StateRevoking
+	if !joined {
 		if b.trouble != nil {
 			return fmt.Errorf("%w: member is %v: %w", ErrNotHealthy, b.state, b.trouble)
 		}

@@ -15,10 +15,9 @@ import (
 // Delivery is the records handed to a handler at once, under one assignment epoch. All methods are safe from any
 // goroutine, also after the partition is gone: then they return ErrStale and are counted.
 type Delivery struct {
-	tp         kafka.TopicPartition
-	epoch      kafka.AssignmentEpoch
-	generation kafka.Generation
-	attempt    int
+	tp      kafka.TopicPartition
+	epoch   kafka.AssignmentEpoch
+	attempt int
 	// perRecord is true when the handler takes one record at a time, so that only the first one was tried before.
 	perRecord bool
 	// byActor is true for a user's actor, which acknowledges records one by one.
@@ -37,7 +36,7 @@ type Delivery struct {
 	settled atomic.Int64
 	// current is the index of the record a function handler works on.
 	current atomic.Int64
-	ended   atomic.Bool
+	ending  atomic.Int32
 	halted  atomic.Bool
 	// armed lets one acknowledgment send a signal; the partition arms it again when it can use another one.
 	armed  atomic.Bool
@@ -47,6 +46,15 @@ type Delivery struct {
 	mu    sync.Mutex
 	nacks map[int]error
 }
+
+// How a delivery ended.
+const (
+	deliveryOpen int32 = iota
+	// deliveryComplete: every record has its verdict.
+	deliveryComplete
+	// deliveryCutOff: ownership or handler ended before that.
+	deliveryCutOff
+)
 
 func newDelivery(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, records []kafka.Record, attempt int, stale *atomic.Uint64) *Delivery {
 	d := &Delivery{tp: tp, epoch: epoch, attempt: attempt, records: records, stale: stale, started: time.Now()}
@@ -85,16 +93,16 @@ func (d *Delivery) Ack(offset int64) error {
 	if !ok {
 		return ErrNotInDelivery
 	}
-	if d.ended.Load() {
-		return d.late(1)
+	if d.over() {
+		return d.late()
 	}
 	return d.settle(d.ackIndex(i))
 }
 
 // AckUpTo acknowledges every record of the delivery up to and including offset.
 func (d *Delivery) AckUpTo(offset int64) error {
-	if d.ended.Load() {
-		return d.late(1)
+	if d.over() {
+		return d.late()
 	}
 	fresh := 0
 	for i := range d.records {
@@ -117,8 +125,8 @@ func (d *Delivery) Nack(offset int64, cause error) error {
 	if !ok {
 		return ErrNotInDelivery
 	}
-	if d.ended.Load() {
-		return d.late(1)
+	if d.over() {
+		return d.late()
 	}
 	if !d.claim(i) {
 		return nil
@@ -154,14 +162,21 @@ func (d *Delivery) settle(fresh int) error {
 			d.notify()
 		}
 	}
-	if d.ended.Load() {
-		return d.late(1)
+	if d.over() {
+		return d.late()
 	}
 	return nil
 }
 
-func (d *Delivery) late(n uint64) error {
-	d.stale.Add(n)
+// over reports whether the delivery has ended.
+func (d *Delivery) over() bool { return d.ending.Load() != deliveryOpen }
+
+// late is the answer to an acknowledgment after the end: when every record had its verdict before, it says nothing new.
+func (d *Delivery) late() error {
+	if d.ending.Load() == deliveryComplete {
+		return nil
+	}
+	d.stale.Add(1)
 	return ErrStale
 }
 
@@ -194,7 +209,7 @@ func (d *Delivery) finishedUpTo(n int) {
 
 // rearm lets the next acknowledgment signal again, and signals at once when there was one meanwhile.
 func (d *Delivery) rearm(seen int64) {
-	if d.ended.Load() {
+	if d.over() {
 		return
 	}
 	d.armed.Store(true)
@@ -224,7 +239,7 @@ func (d *Delivery) collect(tracker *commit.Tracker) int {
 }
 
 // firstNack returns the lowest refused record.
-func (d *Delivery) firstNack() (offset int64, cause error, ok bool) {
+func (d *Delivery) firstNack() (offset int64, refused bool, cause error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	low := -1
@@ -234,9 +249,9 @@ func (d *Delivery) firstNack() (offset int64, cause error, ok bool) {
 		}
 	}
 	if low < 0 {
-		return 0, nil, false
+		return 0, false, nil
 	}
-	return d.records[low].Offset, d.nacks[low], true
+	return d.records[low].Offset, true, d.nacks[low]
 }
 
 // settledAll reports whether every record is acknowledged or refused.
@@ -245,9 +260,13 @@ func (d *Delivery) settledAll() bool {
 	return d.low.Load() == n || d.settled.Load() == n
 }
 
-// end makes every later acknowledgment stale and ends the context with cause.
+// end makes every later acknowledgment stale, unless all records have their verdict, and ends the context with cause.
 func (d *Delivery) end(cause error) {
-	d.ended.Store(true)
+	how := deliveryCutOff
+	if cause == nil && d.settledAll() {
+		how = deliveryComplete
+	}
+	d.ending.CompareAndSwap(deliveryOpen, how)
 	d.cancel(cause)
 }
 
@@ -265,4 +284,38 @@ func (d *Delivery) currentOffset() int64 {
 	}
 	i := min(d.current.Load(), int64(len(d.records)-1))
 	return d.records[i].Offset
+}
+
+// Verdict is what a handler said about one record of a delivery.
+type Verdict int
+
+const (
+	// VerdictOpen: nothing yet.
+	VerdictOpen Verdict = iota
+	// VerdictAcked: the record is acknowledged.
+	VerdictAcked
+	// VerdictRefused: the record was refused with Nack.
+	VerdictRefused
+)
+
+// Verdict returns what was said about the record at offset, and why when it was refused. It is for tests and for actors
+// that want to know what is left of a delivery; a record the delivery does not have is open.
+func (d *Delivery) Verdict(offset int64) (Verdict, error) {
+	i, ok := d.index(offset)
+	if !ok {
+		return VerdictOpen, nil
+	}
+	bit := uint64(1) << (i % 64)
+	switch {
+	case int64(i) < d.low.Load(), d.acked[i/64].Load()&bit != 0:
+		return VerdictAcked, nil
+	case d.claimed[i/64].Load()&bit == 0:
+		return VerdictOpen, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if cause, refused := d.nacks[i]; refused {
+		return VerdictRefused, cause
+	}
+	return VerdictOpen, nil // claimed by a caller that has not set it yet
 }

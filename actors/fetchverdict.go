@@ -31,6 +31,7 @@ func judgeFetch(err error) fetchVerdict {
 		kafka.UnknownTopicID, kafka.InconsistentTopicID, kafka.LeaderNotAvailable, kafka.ReplicaNotAvailable,
 		kafka.KafkaStorageError, kafka.OffsetNotAvailable:
 		return fetchElsewhere
+	default:
+		return fetchLater
 	}
-	return fetchLater
 }

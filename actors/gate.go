@@ -111,6 +111,7 @@ func (s *slots) enter(waiter *actor.PID) bool {
 			s.queue = s.queue[1:]
 		}
 		s.used++
+		s.wake() // places that got free together have told only the first of the queue
 		return true
 	}
 	if at < 0 {
@@ -128,6 +129,19 @@ func (s *slots) leave() {
 	defer s.mu.Unlock()
 	s.used--
 	s.wake()
+}
+
+// pass gives a waiter's turn to the next, when it was its turn and it did not use it. One that waits keeps its place.
+func (s *slots) pass(waiter *actor.PID) {
+	if s.limit == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.used < s.limit && len(s.queue) > 0 && s.queue[0].Equal(waiter) {
+		s.queue = s.queue[1:]
+		s.wake()
+	}
 }
 
 // forget takes a waiter that is gone out of the queue.

@@ -114,6 +114,7 @@ func passing(code kafka.ErrorCode) bool {
 	switch code {
 	case kafka.MemberIDRequired, kafka.UnknownMemberID, kafka.IllegalGeneration, kafka.RebalanceInProgress:
 		return true
+	default:
+		return onTheWay(code)
 	}
-	return onTheWay(code)
 }

@@ -182,6 +182,9 @@ func (g *group) metadataAnswered(ctx actor.Context, m *metadataAnswered) {
 	}
 	v.failures = 0
 	g.mergeMetadata(m.metadata)
+	for _, p := range g.parts { // before a rebalance begins: a partition must know that its topic is another one now
+		g.route(ctx, p)
+	}
 	infos := v.infos()
 	queries := v.queries
 	v.queries = nil
@@ -189,9 +192,6 @@ func (g *group) metadataAnswered(ctx actor.Context, m *metadataAnswered) {
 		g.feed(ctx, rebalance.TopicsKnown{Seq: q.seq, Partitions: infos})
 	}
 	g.feed(ctx, rebalance.TopicsChanged{Partitions: infos})
-	for _, p := range g.parts {
-		g.route(ctx, p)
-	}
 	g.stopIdleFetchers(ctx)
 	g.requestStarts(ctx)
 	g.nextRefresh()
@@ -204,14 +204,10 @@ func (g *group) nextRefresh() {
 		v.refresh(g.watched())
 		return
 	}
-	missing := false
+	missing := g.leaderMissing()
 	for _, name := range g.shared.topicNames() {
 		t := v.topics[name]
 		missing = missing || t == nil || t.Err != nil
-	}
-	for tp := range g.parts {
-		_, _, ok := v.leader(tp)
-		missing = missing || !ok
 	}
 	now := time.Now()
 	at := now.Add(g.shared.settings.MetadataMaxAge)
@@ -219,6 +215,16 @@ func (g *group) nextRefresh() {
 		at = now.Add(max(v.urgent(now), g.shared.settings.Backoff.Initial))
 	}
 	v.alarm.setAt(g.shared.sys, g.self, at, true)
+}
+
+// leaderMissing reports whether a partition owned has no leader that can be reached.
+func (g *group) leaderMissing() bool {
+	for tp := range g.parts {
+		if _, _, ok := g.metadata.leader(tp); !ok {
+			return true
+		}
+	}
+	return false
 }
 
 func (g *group) metadataFailed(ctx actor.Context, err error) {

@@ -82,6 +82,9 @@ func (g *group) assign(ctx actor.Context, e rebalance.AssignPartitions) {
 		pid := g.spawnWith(ctx, p.key, policy, func() actor.Actor { return newPartition(g.shared, config) })
 		g.introduce(ctx, p, pid, partStarting)
 	}
+	if g.leaderMissing() {
+		g.refreshSoon()
+	}
 	g.settleLoan(ctx)
 	g.requestStarts(ctx)
 }
@@ -160,6 +163,7 @@ func (g *group) committerRespawned(ctx actor.Context, pid *actor.PID) {
 		}
 	}
 	g.settleLoan(ctx)
+	g.starts.asked = nil // the old committer took the question with it
 	g.requestStarts(ctx)
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/troupego/troupe/rebalance"
 )
 
-// The catalogue of messages between the actors of the tree. All are pointers, immutable once sent. Whatever crosses an
+// The catalog of messages between the actors of the tree. All are pointers, immutable once sent. Whatever crosses an
 // asynchronous border carries an epoch, a generation or a sequence number, and its receiver drops what is stale.
 //
 // The comment of each says: from -> to, when, and what answers it.

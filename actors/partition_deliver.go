@@ -85,7 +85,7 @@ func (p *partition) placeFree(ctx actor.Context) {
 	}
 	p.pump(ctx)
 	if !p.handler.slotted {
-		p.shared.slots.forget(p.self) // not ready to use its turn; whoever is next must not wait for it
+		p.shared.slots.pass(p.self) // not ready to use its turn; whoever is next must not wait for it
 	}
 }
 
@@ -182,10 +182,13 @@ func (p *partition) acknowledged(ctx actor.Context, d *Delivery) {
 
 // settled ends a handler actor's delivery: every record has its verdict.
 func (p *partition) settled(ctx actor.Context, d *Delivery) {
-	offset, cause, refused := d.firstNack()
+	offset, refused, cause := d.firstNack()
 	if !refused {
 		p.delivered(ctx, d)
 		return
+	}
+	if p.collect() > 0 { // what was acknowledged since the signal
+		p.offer(ctx)
 	}
 	decision := p.handler.nacks.Fail(time.Now())
 	p.again(d, offset)

@@ -77,16 +77,16 @@ func (p *partition) startDecided(ctx actor.Context, m *startDecided) {
 		p.intake.reset = &d
 		p.lookUp(ctx)
 	case rebalance.StartFails:
-		p.startFails(d.Err)
+		p.startFails(kafka.NoOffset, d.Err)
 	case rebalance.AskLeader:
 	}
 }
 
 // startFails stands still, loudly: only a person can say where to start.
-func (p *partition) startFails(err error) {
+func (p *partition) startFails(offset int64, err error) {
 	p.intake.failed = true
 	p.cell.condition.Store(int32(conditionFailed))
-	p.shared.observe(event.PartitionFailed{Member: p.shared.member(), TopicPartition: p.tp, Offset: kafka.NoOffset, Err: err})
+	p.shared.observe(event.PartitionFailed{Member: p.shared.member(), TopicPartition: p.tp, Offset: offset, Err: err})
 	p.shared.logger.Error("partition cannot start", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition), zap.Error(err))
 }
 
@@ -96,11 +96,11 @@ func (p *partition) leaderKnown(ctx actor.Context, m *leaderKnown) {
 		p.recreated(ctx, before, m.topicID)
 		return
 	}
-	in.fetcher, in.leader = m.fetcher, *m
-	in.wanting = false
-	if !in.failed {
+	if !in.failed && (in.fetcher == nil || in.leader.leaderEpoch != m.leaderEpoch) {
 		in.alarm.stop() // what failed may have failed because of the old leader
 	}
+	in.fetcher, in.leader = m.fetcher, *m
+	in.wanting = false
 	if in.reset != nil {
 		p.lookUp(ctx)
 		return
@@ -185,7 +185,7 @@ func (p *partition) fetchFailed(ctx actor.Context, broker kafka.Broker, answer *
 		ctx.Send(p.group, &leaderDoubted{tp: p.tp, epoch: p.epoch, leader: answer.CurrentLeader, err: answer.Err})
 		p.retryIntake()
 	case fetchOutOfRange:
-		p.outOfRange(ctx, answer.Err)
+		p.outOfRange(ctx)
 	case fetchLater:
 		delay := p.retryIntake()
 		p.shared.observe(event.FetchFailed{
@@ -198,19 +198,20 @@ func (p *partition) fetchFailed(ctx actor.Context, broker kafka.Broker, answer *
 }
 
 // outOfRange applies the reset policy, but never on a follower's word: it may only be behind.
-func (p *partition) outOfRange(ctx actor.Context, err error) {
+func (p *partition) outOfRange(ctx actor.Context) {
 	source := rebalance.FromLeader
 	if p.intake.leader.follower {
 		source = rebalance.FromFollower
 	}
 	switch d := rebalance.DecideOutOfRange(p.tp, p.intake.fetchFrom, source, p.shared.settings.Reset).(type) {
 	case rebalance.AskLeader:
+		p.retryIntake() // the leader may send us to the same follower again
 		ctx.Send(p.group, &replicaPreferred{tp: p.tp, epoch: p.epoch, broker: -1})
 	case rebalance.StartFromReset:
 		p.intake.reset = &d
 		p.lookUp(ctx)
 	case rebalance.StartFails:
-		p.startFails(fmt.Errorf("%w: %w", d.Err, err))
+		p.startFails(p.intake.fetchFrom, d.Err)
 	case rebalance.StartAt:
 	}
 }
@@ -246,7 +247,7 @@ func (p *partition) offsetFound(ctx actor.Context, m *offsetFound) {
 		return
 	}
 	reason := in.reset.Reason
-	in.reset, in.failures = nil, 0
+	in.reset, in.failures, in.lastEpoch = nil, 0, m.answer.LeaderEpoch
 	p.reposition(ctx, m.answer.Offset, reason, nil)
 }
 
@@ -259,6 +260,9 @@ func (p *partition) truncated(ctx actor.Context, end EpochEnd) {
 // reposition goes on at another offset than expected.
 func (p *partition) reposition(ctx actor.Context, offset int64, reason string, err error) {
 	in := &p.intake
+	if p.tracker != nil && offset < in.fetchFrom {
+		offset = min(offset, p.tracker.Position()) // what was fetched and not delivered is asked for again
+	}
 	p.shared.observe(event.PositionReset{
 		Member: p.shared.member(), TopicPartition: p.tp, From: in.fetchFrom, To: offset, Reason: reason, Err: err,
 	})
@@ -266,6 +270,11 @@ func (p *partition) reposition(ctx actor.Context, offset int64, reason string, e
 		zap.Int64("from", in.fetchFrom), zap.Int64("to", offset), zap.String("reason", reason))
 	if p.machine.State() == rebalance.PartitionAssigning {
 		p.feed(ctx, rebalance.PositionKnown{Offset: offset})
+		return
+	}
+	if offset >= in.fetchFrom && !in.surplus.Empty() {
+		in.fetchFrom = offset // what was fetched before the log lost it is delivered all the same
+		p.pump(ctx)
 		return
 	}
 	p.dropSurplus()

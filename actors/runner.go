@@ -142,17 +142,3 @@ func (r *runner) stop() {
 	}
 	r.waiting = nil
 }
-
-// gatedActor keeps the partition's gate closed for the life of a user's actor.
-type gatedActor struct {
-	actor.Actor
-	leave func()
-}
-
-// Receive passes everything on and opens the gate when the actor is gone.
-func (g *gatedActor) Receive(ctx actor.Context) {
-	if _, stopped := ctx.Message().(*actor.Stopped); stopped {
-		defer g.leave()
-	}
-	g.Actor.Receive(ctx)
-}

@@ -3,6 +3,8 @@ package actors
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,7 +26,7 @@ type shared struct {
 	memory   *memory
 	board    *board
 	// workers counts the goroutines that talk to brokers.
-	workers sync.WaitGroup
+	workers workerCount
 	// topics maps every subscribed topic to its registration.
 	topics map[string]*Registration
 }
@@ -41,6 +43,9 @@ type Tree struct {
 	err       error
 	report    closeReport
 	abandoned bool
+	// leaveBy is when leaving had to be done, late whether it was not done by then.
+	leaveBy time.Time
+	late    bool
 }
 
 // closeReport is what the group could not finish while it left.
@@ -63,6 +68,8 @@ func SpawnTree(settings Settings, deps Deps) *Tree {
 		}
 	}
 	t := &Tree{shared: s, closed: make(chan struct{}), done: make(chan struct{})}
+	t.mu.Lock() // the tree may end before the spawn returns
+	defer t.mu.Unlock()
 	t.rootPID = sys.spawnRoot("root", func() actor.Actor { return newRoot(s, t.ended) })
 	return t
 }
@@ -71,6 +78,7 @@ func SpawnTree(settings Settings, deps Deps) *Tree {
 func (t *Tree) ended(err error, report closeReport) {
 	t.mu.Lock()
 	t.err, t.report = err, report
+	t.late = !t.leaveBy.IsZero() && !time.Now().Before(t.leaveBy)
 	t.mu.Unlock()
 	t.shared.observe(event.Closed{Member: t.shared.member(), Err: err})
 	close(t.done)
@@ -122,6 +130,9 @@ func (t *Tree) StartClose(deadline time.Time) {
 		// Handlers get the larger part; the rest is for the final commit and LeaveGroup, with a little to spare.
 		rest := min(total*2/5, 5*time.Second)
 		spare := min(total/10, 500*time.Millisecond)
+		t.mu.Lock()
+		t.leaveBy = deadline.Add(-spare)
+		t.mu.Unlock()
 		t.shared.sys.root.Send(t.rootPID, &shutdown{drainUntil: deadline.Add(-rest), deadline: deadline.Add(-spare)})
 		go t.enforce(deadline)
 	})
@@ -137,7 +148,7 @@ func (t *Tree) enforce(deadline time.Time) {
 	case <-timer.C:
 		t.abandon()
 	}
-	t.shared.workers.Wait() // every connection is closed by now, which ends its worker
+	t.shared.workers.wait() // every connection is closed by now, which ends its worker
 	t.shared.sys.shutdown()
 }
 
@@ -182,15 +193,19 @@ func (t *Tree) Close(ctx context.Context) error {
 // closeResult says what was not finished.
 func (t *Tree) closeResult(cause error) error {
 	t.mu.Lock()
-	report, err, abandoned := t.report, t.err, t.abandoned
+	report, err, abandoned, late := t.report, t.err, t.abandoned, t.late
 	t.mu.Unlock()
 	if cause == nil && abandoned {
 		cause = context.DeadlineExceeded
 	}
+	if err != nil && late {
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
 	if cause != nil && report.uncommitted == nil {
 		report.uncommitted = t.shared.board.uncommitted()
 	}
-	result := &CloseError{Cause: cause, Uncommitted: report.uncommitted, Running: t.shared.gates.running()}
+	result := &CloseError{Cause: cause, Uncommitted: slices.Clone(report.uncommitted), Running: t.shared.gates.running()}
+	slices.SortFunc(result.Uncommitted, func(a, b UncommittedPartition) int { return a.TopicPartition.Compare(b.TopicPartition) })
 	if cause != nil {
 		result.Actors = t.shared.sys.aliveRoles()
 	}

@@ -15,12 +15,51 @@ import (
 type worker struct {
 	sys    *system
 	self   *actor.PID
-	group  *sync.WaitGroup
+	group  *workerCount
 	base   context.Context
 	end    context.CancelFunc
 	cancel context.CancelFunc
 	busy   bool
 	queue  []func(context.Context) any
+}
+
+// workerCount counts the goroutines of all workers of a tree. When somebody waits for them no further one starts.
+type workerCount struct {
+	mu      sync.Mutex
+	running int
+	// none is made by the first who waits, and closed when none runs any more.
+	none chan struct{}
+}
+
+func (c *workerCount) start() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.none != nil {
+		return false
+	}
+	c.running++
+	return true
+}
+
+func (c *workerCount) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running--
+	if c.running == 0 && c.none != nil {
+		close(c.none)
+	}
+}
+
+func (c *workerCount) wait() {
+	c.mu.Lock()
+	if c.none == nil {
+		c.none = make(chan struct{})
+		if c.running == 0 {
+			close(c.none)
+		}
+	}
+	c.mu.Unlock()
+	<-c.none
 }
 
 // workPanic is what a call that panicked brings back; the actor panics with it in its own turn.
@@ -29,7 +68,7 @@ type workPanic struct {
 	stack string
 }
 
-func newWorker(sys *system, self *actor.PID, group *sync.WaitGroup) *worker {
+func newWorker(sys *system, self *actor.PID, group *workerCount) *worker {
 	base, end := context.WithCancel(context.Background())
 	return &worker{sys: sys, self: self, group: group, base: base, end: end}
 }
@@ -41,7 +80,7 @@ func (w *worker) do(call func(context.Context) any) {
 }
 
 func (w *worker) next() {
-	if w.busy || len(w.queue) == 0 || w.base.Err() != nil {
+	if w.busy || len(w.queue) == 0 || w.base.Err() != nil || !w.group.start() {
 		return
 	}
 	call := w.queue[0]
@@ -49,9 +88,8 @@ func (w *worker) next() {
 	w.busy = true
 	ctx, cancel := context.WithCancel(w.base)
 	w.cancel = cancel
-	w.group.Add(1)
 	go func() {
-		defer w.group.Done()
+		defer w.group.end()
 		defer cancel()
 		w.sys.root.Send(w.self, &workDone{worker: w, result: w.run(ctx, call)})
 	}()

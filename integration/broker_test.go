@@ -27,8 +27,8 @@ type broker interface {
 	Transaction(t *testing.T, topic string, records ...kafka.Record)
 	// DeleteRecords removes what is below an offset.
 	DeleteRecords(t *testing.T, topic string, partition int32, before int64)
-	// Commit stores an offset for a group without members.
-	Commit(t *testing.T, group string, tp kafka.TopicPartition, offset int64)
+	// Commit stores an offset for a group without members, and metadata beside it.
+	Commit(t *testing.T, group string, tp kafka.TopicPartition, offset int64, metadata ...string)
 	// Committed and EndOffsets leave out what the broker does not know.
 	Committed(t *testing.T, group string) map[kafka.TopicPartition]int64
 	EndOffsets(t *testing.T, topic string) map[kafka.TopicPartition]int64

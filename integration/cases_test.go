@@ -83,10 +83,7 @@ func TestB06_OutOfRangeConcernsOnePartition(t *testing.T) {
 		eventually(t, patience, "the others flow", func() bool { return len(l.of(at(topic, 0))) == n })
 		b.DeleteRecords(t, topic, 1, 50)
 		free()
-		reset := tellsOf(t, m, patience, func(event.PositionReset) bool {
-			return len(told[event.PositionReset](m)) > 3 // three for the start
-		})
-		_ = reset
+		tellsOf(t, m, patience, func(e event.PositionReset) bool { return e.Reason == rebalance.ReasonOutOfRange })
 		eventually(t, patience, "what is left is handled", func() bool {
 			offsets := l.offsets(at(topic, 1))
 			return len(offsets) > 10 && offsets[len(offsets)-1] == 59
@@ -275,7 +272,7 @@ func TestB19_CloseMayBeCalledByAnyoneAtAnyTime(t *testing.T) {
 					inside <- m.Close(ctx)
 				}
 				return nil
-			})))
+			}), api.MaxRecords(5)))
 			close(spawned)
 			require.ErrorIs(t, receive(t, inside), actors.ErrClosing)
 			require.True(t, within(patience, m.Done()))
@@ -287,7 +284,7 @@ func TestB19_CloseMayBeCalledByAnyoneAtAnyTime(t *testing.T) {
 			m := spawn(t, config(b, group), api.Handle(topic, l.watch("many", func(context.Context, *kafka.Record) error {
 				pause(time.Millisecond)
 				return nil
-			})))
+			}), api.MaxRecords(5)))
 			eventually(t, patience, "it works", func() bool { return l.distinct() > before })
 			require.NoError(t, closeAll(t, m))
 		})

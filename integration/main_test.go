@@ -10,6 +10,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/rcrowley/go-metrics"
 	"go.uber.org/goleak"
 
 	"github.com/troupego/troupe/integration/launch"
@@ -27,6 +28,8 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
+	// sarama's meters share one goroutine that never ends; started in a bubble it would keep that bubble's clock still.
+	metrics.NewMeter().Stop()
 	version, err := launch.ModuleVersion(context.Background(), "github.com/twmb/franz-go/pkg/kfake")
 	if err != nil {
 		version = err.Error()
@@ -47,6 +50,6 @@ func TestMain(m *testing.M) {
 }
 
 var ignoredGoroutines = []goleak.Option{
-	// sarama.NewConfig makes a registry of go-metrics, whose one ticker for the whole process never ends.
+	// The one of TestMain.
 	goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
 }

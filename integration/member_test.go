@@ -105,6 +105,11 @@ func quick() supervisor.Policy {
 	return supervisor.Policy{MaxRestarts: 1000, Backoff: supervisor.Backoff{Initial: 10 * time.Millisecond, Max: 50 * time.Millisecond}}
 }
 
+// slowRestart waits half a minute before it tries again.
+func slowRestart() supervisor.Policy {
+	return supervisor.Policy{MaxRestarts: 1000, Backoff: supervisor.Backoff{Initial: 30 * time.Second, Max: 30 * time.Second}}
+}
+
 // member is a consumer with the events it told.
 type member struct {
 	*api.Consumer
@@ -222,6 +227,14 @@ func tellsOf[E event.Event](t *testing.T, m *member, in time.Duration, fits func
 		return false
 	})
 	return found
+}
+
+// allHandledIn waits until a number of records was handled, and tells how far each partition came if they are not.
+func (m *member) allHandledIn(t *testing.T, within time.Duration, l *ledger, n int) {
+	t.Helper()
+	if !waitFor(within, func() bool { return l.distinct() == n }) {
+		t.Fatalf("%d of %d records handled after %v: %+v", l.distinct(), n, within, m.Stats())
+	}
 }
 
 // fill produces perPartition records to each of the partitions, a batch for each, and returns how many that are.

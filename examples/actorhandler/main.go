@@ -91,10 +91,7 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	defer payments.Close()
-	if err := payments.EnsureTopic(s.partitions); err != nil {
-		return err
-	}
-	before, err := payments.EndOffsets()
+	before, err := payments.EnsureTopic(s.partitions)
 	if err != nil {
 		return err
 	}

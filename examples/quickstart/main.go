@@ -96,10 +96,7 @@ func run(ctx context.Context, s settings) (lost bool, err error) {
 		return false, err
 	}
 	defer orders.Close()
-	if err := orders.EnsureTopic(s.partitions); err != nil {
-		return false, err
-	}
-	before, err := orders.EndOffsets()
+	before, err := orders.EnsureTopic(s.partitions)
 	if err != nil {
 		return false, err
 	}

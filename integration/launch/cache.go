@@ -2,6 +2,8 @@ package launch
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,6 +26,7 @@ const metaProperties = "meta.properties"
 //
 //	libs/                  the jars
 //	template/              a formatted data folder, never started
+//	template-USERS/        the same with SCRAM credentials, one per set of users that was asked for
 //	classes-JAVA.jsa       archive of loaded classes for that Java version; optional
 type distribution struct {
 	version version
@@ -90,7 +93,7 @@ func prepare(ctx context.Context, version version, log func(string, ...any)) (*d
 	if err := dist.fetchJars(ctx, log); err != nil {
 		return nil, fmt.Errorf("jars: %w", err)
 	}
-	if err := dist.formatTemplate(ctx, log); err != nil {
+	if err := dist.formatTemplate(ctx, dist.template(), nil, log); err != nil {
 		return nil, fmt.Errorf("format a data folder: %w", err)
 	}
 	if err := dist.archiveClasses(ctx, log); err != nil {
@@ -194,9 +197,33 @@ func (d *distribution) fetchJars(ctx context.Context, log func(string, ...any)) 
 	return nil
 }
 
-// formatTemplate lets Kafka's own tool format a data folder, which every node's is a copy of.
-func (d *distribution) formatTemplate(ctx context.Context, log func(string, ...any)) error {
-	if exists(d.template()) {
+// templateFor returns the template that knows the SCRAM credentials of the secured cluster, made when first asked for.
+// What a node is formatted with is there before its first listener opens.
+func (d *distribution) templateFor(ctx context.Context, security *security, log func(string, ...any)) (string, error) {
+	credentials := security.scramCredentials()
+	if len(credentials) == 0 {
+		return d.template(), nil
+	}
+	key := sha256.Sum256([]byte(strings.Join(credentials, "\n")))
+	template := d.template() + "-" + hex.EncodeToString(key[:8])
+	if exists(template) {
+		return template, nil
+	}
+	unlock, err := lockFile(ctx, filepath.Join(d.dir, "lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if err := d.clearUnfinished(); err != nil {
+		return "", err
+	}
+	return template, d.formatTemplate(ctx, template, credentials, log)
+}
+
+// formatTemplate lets Kafka's own tool format a data folder, which every node's is a copy of. The credentials are in
+// the form its option --add-scram takes.
+func (d *distribution) formatTemplate(ctx context.Context, template string, credentials []string, log func(string, ...any)) error {
+	if exists(template) {
 		return nil
 	}
 	work, remove, err := d.building()
@@ -205,7 +232,7 @@ func (d *distribution) formatTemplate(ctx context.Context, log func(string, ...a
 	}
 	defer remove()
 	started := time.Now()
-	plans, err := planNodes(1)
+	plans, err := planNodes(1, Options{}.listeners())
 	if err != nil {
 		return err
 	}
@@ -214,9 +241,13 @@ func (d *distribution) formatTemplate(ctx context.Context, log func(string, ...a
 	if err := os.WriteFile(properties, []byte(text), 0o600); err != nil {
 		return err
 	}
-	if _, err := run(ctx, work, d.java.path, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", d.classPath(),
+	arguments := []string{"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", d.classPath(),
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-		"kafka.tools.StorageTool", "format", "-t", newUUID(), "-c", properties); err != nil {
+		"kafka.tools.StorageTool", "format", "-t", newUUID(), "-c", properties}
+	for _, credential := range credentials {
+		arguments = append(arguments, "--add-scram", credential)
+	}
+	if _, err := run(ctx, work, d.java.path, arguments...); err != nil {
 		return err
 	}
 	if err := os.Remove(filepath.Join(data, metaProperties)); err != nil {
@@ -226,7 +257,7 @@ func (d *distribution) formatTemplate(ctx context.Context, log func(string, ...a
 	if entries, err := os.ReadDir(data); err != nil || len(entries) == 0 {
 		return errors.Join(errors.New("the tool wrote no bootstrap records"), err)
 	}
-	if err := os.Rename(data, d.template()); err != nil {
+	if err := os.Rename(data, template); err != nil {
 		return err
 	}
 	log("formatted a data folder for Kafka %s in %.1f s", d.version, time.Since(started).Seconds())
@@ -250,14 +281,15 @@ func (d *distribution) archiveClasses(ctx context.Context, log func(string, ...a
 	ctx, cancel := context.WithTimeout(ctx, archiveTimeout)
 	defer cancel()
 	started := time.Now()
-	plans, err := planNodes(1)
+	plans, err := planNodes(1, Options{}.listeners())
 	if err != nil {
 		return err
 	}
-	node := &Node{plan: plans[0], dist: d, dir: work}
-	recorder := &Cluster{version: d.version.String(), nodes: []*Node{node}, dir: work}
+	recorder := &Cluster{version: d.version.String(), dir: work}
+	node := &Node{plan: plans[0], dist: d, cluster: recorder}
+	recorder.nodes = []*Node{node}
 	properties := renderProperties(serverProperties(plans[0], plans, node.dataDir(), nil))
-	if err := node.prepare(newUUID(), properties); err != nil {
+	if err := node.prepare(d.template(), newUUID(), properties); err != nil {
 		return err
 	}
 	file := filepath.Join(work, "classes.jsa")

@@ -21,21 +21,29 @@
 //	TROUPE_KAFKA_VERSION   the version to start, DefaultVersion otherwise
 //	TROUPE_REQUIRE_KAFKA   "1": a test that cannot have its Kafka fails instead of being skipped
 //	TROUPE_BROKER_LOG      file to which Report appends a line per broker used (see report.go)
+//
+// With Options.Security the nodes also listen for SASL and TLS, and the cluster can change who may do what. PLAINTEXT
+// stays open, and whoever comes that way may do everything: tests prepare and repair a cluster there.
 package launch
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"maps"
 	"os"
 	"strings"
 	"sync"
 	"time"
 )
 
-// DefaultVersion is the Kafka version Start uses when neither Options nor TROUPE_KAFKA_VERSION name one.
-const DefaultVersion = "4.4.0"
+// The Kafka versions the suites run on.
+const (
+	// DefaultVersion is the one Start uses when neither Options nor TROUPE_KAFKA_VERSION name one.
+	DefaultVersion = "4.4.0"
+	// OldVersion is the oldest one that everything here is tested with.
+	OldVersion = "3.7.2"
+)
 
 // defaultStartTimeout covers three nodes on two busy cores several times over; the caches are prepared outside it.
 const defaultStartTimeout = 90 * time.Second
@@ -44,67 +52,16 @@ const defaultStartTimeout = 90 * time.Second
 // choosing it and the node's binding it.
 const startAttempts = 3
 
-// Options says which cluster a test needs. The zero value is one node of the default version.
-type Options struct {
-	// Version of Apache Kafka, such as "3.7.2". Empty: TROUPE_KAFKA_VERSION, else DefaultVersion. It does not select
-	// among outside brokers; those are whatever they are.
-	Version string
-
-	// Nodes is the number of nodes, each broker and controller. Zero: 1. More than one means a cluster of our own even
-	// if TROUPE_KAFKA_BROKERS is set, because only own nodes can be killed.
-	Nodes int
-
-	// Properties are added to every node's server properties and win over the launcher's own. Any property means a
-	// cluster of our own even if TROUPE_KAFKA_BROKERS is set, because it could not be applied there.
-	Properties map[string]string
-
-	// StartTimeout bounds the time from starting the JVMs to a cluster that answers group requests on every node. Zero:
-	// 90 s. Preparing the caches is bounded by the context of Start only.
-	StartTimeout time.Duration
-
-	// Log receives a line for each slow step (jars, format, class archive, ready). Nil: none.
-	Log func(format string, args ...any)
-}
-
-func (o Options) withDefaults() Options {
-	if o.Version == "" {
-		o.Version = os.Getenv("TROUPE_KAFKA_VERSION")
-	}
-	if o.Version == "" {
-		o.Version = DefaultVersion
-	}
-	if o.Nodes == 0 {
-		o.Nodes = 1
-	}
-	if o.StartTimeout == 0 {
-		o.StartTimeout = defaultStartTimeout
-	}
-	if o.Log == nil {
-		o.Log = func(string, ...any) {}
-	}
-	return o
-}
-
-// outsideBrokers returns the addresses in TROUPE_KAFKA_BROKERS, none if it is not set.
-func outsideBrokers() []string {
-	var brokers []string
-	for broker := range strings.SplitSeq(os.Getenv("TROUPE_KAFKA_BROKERS"), ",") {
-		if broker = strings.TrimSpace(broker); broker != "" {
-			brokers = append(brokers, broker)
-		}
-	}
-	return brokers
-}
-
 // Required reports whether TROUPE_REQUIRE_KAFKA=1 forbids skipping a test for want of a real Kafka.
 func Required() bool { return os.Getenv("TROUPE_REQUIRE_KAFKA") == "1" }
 
 // Cluster is a Kafka cluster that was ready when Start returned it.
 type Cluster struct {
 	version  string
-	brokers  []string // outside brokers only
-	nodes    []*Node  // own nodes only
-	dir      string   // run folder of own nodes
+	brokers  []string  // outside brokers only
+	nodes    []*Node   // own nodes only
+	dir      string    // run folder of own nodes
+	security *security // nil without Options.Security
 	stopOnce sync.Once
 	stopErr  error
 
@@ -118,7 +75,11 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if options.Nodes < 1 || options.Nodes > maxNodes {
 		return nil, fmt.Errorf("launch: Options.Nodes is %d, must be 1 to %d", options.Nodes, maxNodes)
 	}
-	if brokers := outsideBrokers(); len(brokers) > 0 && options.Nodes == 1 && len(options.Properties) == 0 {
+	security, err := newSecurity(options.Security)
+	if err != nil {
+		return nil, fmt.Errorf("launch: Options.Security: %w", err)
+	}
+	if brokers := outsideBrokers(); len(brokers) > 0 && !options.needsOwn() {
 		return useOutside(ctx, brokers)
 	}
 	version, err := parseVersion(options.Version)
@@ -129,8 +90,12 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("launch: Kafka %s: %w", version, err)
 	}
+	template, err := dist.templateFor(ctx, security, options.Log)
+	if err != nil {
+		return nil, fmt.Errorf("launch: Kafka %s: format a data folder: %w", version, err)
+	}
 	for attempt := 1; ; attempt++ {
-		cluster, err := startOwn(ctx, dist, options)
+		cluster, err := startOwn(ctx, dist, template, security, options)
 		if err == nil {
 			return cluster, nil
 		}
@@ -154,13 +119,13 @@ func useOutside(ctx context.Context, brokers []string) (*Cluster, error) {
 	return nil, fmt.Errorf("launch: no broker of TROUPE_KAFKA_BROKERS answers: %w", errors.Join(errs...))
 }
 
-func startOwn(ctx context.Context, dist *distribution, options Options) (*Cluster, error) {
+func startOwn(ctx context.Context, dist *distribution, template string, security *security, options Options) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "troupe-kafka-")
 	if err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	cluster := &Cluster{version: dist.version.String(), dir: dir}
-	if err := cluster.startNodes(ctx, dist, options); err != nil {
+	cluster := &Cluster{version: dist.version.String(), dir: dir, security: security}
+	if err := cluster.startNodes(ctx, dist, template, options); err != nil {
 		err = cluster.describeFailure(err)
 		cluster.KeepLogs()
 		return nil, errors.Join(err, cluster.Stop())
@@ -168,20 +133,28 @@ func startOwn(ctx context.Context, dist *distribution, options Options) (*Cluste
 	return cluster, nil
 }
 
-func (c *Cluster) startNodes(ctx context.Context, dist *distribution, options Options) error {
+func (c *Cluster) startNodes(ctx context.Context, dist *distribution, template string, options Options) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, options.StartTimeout,
 		fmt.Errorf("not ready within Options.StartTimeout %v", options.StartTimeout))
 	defer cancel()
 	started := time.Now()
-	plans, err := planNodes(options.Nodes)
+	plans, err := planNodes(options.Nodes, options.listeners())
 	if err != nil {
 		return err
 	}
+	if options.AdvertisedOverride != nil {
+		overrideAdvertised(plans, options.AdvertisedOverride)
+	}
+	extra, err := c.security.install(c.dir)
+	if err != nil {
+		return err
+	}
+	maps.Copy(extra, options.Properties)
 	clusterID := newUUID()
 	for _, plan := range plans {
-		node := &Node{plan: plan, dist: dist, dir: c.dir}
-		properties := renderProperties(serverProperties(plan, plans, node.dataDir(), options.Properties))
-		if err := node.prepare(clusterID, properties); err != nil {
+		node := &Node{plan: plan, dist: dist, cluster: c}
+		properties := renderProperties(serverProperties(plan, plans, node.dataDir(), extra))
+		if err := node.prepare(template, clusterID, properties); err != nil {
 			return fmt.Errorf("node %d: %w", plan.id, err)
 		}
 		c.nodes = append(c.nodes, node)
@@ -213,18 +186,6 @@ func (c *Cluster) describeFailure(err error) error {
 	return fmt.Errorf("%w (logs kept in %s)%s", err, c.dir, tails.String())
 }
 
-// Brokers returns the addresses to bootstrap from, host:port.
-func (c *Cluster) Brokers() []string {
-	if c.External() {
-		return append([]string(nil), c.brokers...)
-	}
-	var addresses []string
-	for _, node := range c.nodes {
-		addresses = append(addresses, node.Addr())
-	}
-	return addresses
-}
-
 // Version is the Kafka version: exact for a cluster started here, a guess from its API versions for an outside one.
 func (c *Cluster) Version() string { return c.version }
 
@@ -246,7 +207,11 @@ func (c *Cluster) String() string {
 	if len(c.nodes) == 1 {
 		noun = "node"
 	}
-	return fmt.Sprintf("Apache Kafka %s (KRaft, %d %s, %s)", c.version, len(c.nodes), noun, strings.Join(c.Brokers(), ","))
+	secured := ""
+	if c.security != nil {
+		secured = ", secured"
+	}
+	return fmt.Sprintf("Apache Kafka %s (KRaft, %d %s%s, %s)", c.version, len(c.nodes), noun, secured, strings.Join(c.Brokers(), ","))
 }
 
 // KeepLogs makes Stop leave properties and logs in LogDir. Call it when a test failed.
@@ -300,11 +265,3 @@ func (c *Cluster) stop() error {
 
 // errPortTaken marks a start that failed because somebody else had bound one of the chosen ports.
 var errPortTaken = errors.New("port already in use")
-
-// dialTimeout bounds one connection attempt to a loopback or outside broker while probing.
-const dialTimeout = 2 * time.Second
-
-func dial(ctx context.Context, address string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: dialTimeout}
-	return dialer.DialContext(ctx, "tcp", address)
-}

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,18 +12,20 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Node is one Kafka process of a cluster started here. Its ports, properties and data outlive the process, so that a
 // node that was killed can be started again.
 type Node struct {
-	plan nodePlan
-	dist *distribution
-	dir  string // the cluster's run folder
+	plan    nodePlan
+	dist    *distribution
+	cluster *Cluster
 
 	mu      sync.Mutex
 	process *process // guarded by mu; nil before the first start
 	ending  bool     // guarded by mu; the process was told to end, so its end is no crash
+	frozen  bool     // guarded by mu; the process was stopped by Freeze
 }
 
 // process is one life of a node.
@@ -38,8 +41,16 @@ var ErrNotRunning = errors.New("node is not running")
 // ID is the node's node.id, from 1.
 func (n *Node) ID() int { return n.plan.id }
 
-// Addr is the address of the plaintext listener, host:port.
-func (n *Node) Addr() string { return n.plan.listener(listenerPlaintext).address() }
+// Addr is the address of the PLAINTEXT listener, host:port.
+func (n *Node) Addr() string { return n.AddrOf(ListenerPlaintext) }
+
+// AddrOf is the address a listener listens on, host:port; empty if the node has no such listener.
+func (n *Node) AddrOf(name string) string {
+	if l := n.plan.listener(name); l.name != "" {
+		return l.address()
+	}
+	return ""
+}
 
 // PID is the process id of the node's current or last process, 0 if it was never started.
 func (n *Node) PID() int {
@@ -51,7 +62,7 @@ func (n *Node) PID() int {
 	return n.process.command.Process.Pid
 }
 
-// Signal sends a signal to the node's process: an interrupt asks for a clean stop, SIGSTOP freezes, SIGCONT thaws.
+// Signal sends a signal to the node's process. Prefer Freeze, Thaw and Stop, which wait until it has worked.
 func (n *Node) Signal(signal os.Signal) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -95,8 +106,47 @@ func (n *Node) Done() <-chan struct{} {
 	return n.process.done
 }
 
-// Restart starts the node again on its ports and data after it has ended. Cluster.AwaitReady tells when it serves.
+// Restart starts the node again on its ports and data after it has ended. AwaitReady tells when it serves.
 func (n *Node) Restart() error { return n.launch(nil) }
+
+// Running reports whether the node's process lives, frozen or not.
+func (n *Node) Running() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.process.running()
+}
+
+// Frozen reports whether the node's process lives and was stopped by Freeze.
+func (n *Node) Frozen() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.process.running() && n.frozen
+}
+
+// serving reports whether an answer can be expected.
+func (n *Node) serving() bool { return n.Running() && !n.Frozen() }
+
+// stopTimeout bounds a clean stop. The last of several nodes never ends by itself: it waits for a quorum.
+const stopTimeout = 30 * time.Second
+
+// Stop asks the node to stop (SIGTERM), which hands its leaders and groups over first, and returns when it is gone. If
+// it is still there when the context ends, or after 30 s, it is killed and that is the error. A node that is not
+// running is fine.
+func (n *Node) Stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout, fmt.Errorf("still there after %v", stopTimeout))
+	defer cancel()
+	if err := n.Signal(terminate); errors.Is(err, ErrNotRunning) || errors.Is(err, os.ErrProcessDone) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	select {
+	case <-n.Done():
+		return nil
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("node %d asked to stop: %w; killed", n.ID(), context.Cause(ctx)), n.Kill())
+	}
+}
 
 func (p *process) running() bool {
 	if p == nil {
@@ -120,10 +170,12 @@ func (n *Node) crashed() error {
 	return fmt.Errorf("node %d (pid %d) ended by itself: %v", n.plan.id, n.process.command.Process.Pid, n.process.err)
 }
 
-func (n *Node) dataDir() string { return filepath.Join(n.dir, "data"+strconv.Itoa(n.plan.id)) }
-func (n *Node) logFile() string { return filepath.Join(n.dir, "node"+strconv.Itoa(n.plan.id)+".log") }
+func (n *Node) dataDir() string { return filepath.Join(n.cluster.dir, "data"+strconv.Itoa(n.plan.id)) }
+func (n *Node) logFile() string {
+	return filepath.Join(n.cluster.dir, "node"+strconv.Itoa(n.plan.id)+".log")
+}
 func (n *Node) propertiesFile() string {
-	return filepath.Join(n.dir, "node"+strconv.Itoa(n.plan.id)+".properties")
+	return filepath.Join(n.cluster.dir, "node"+strconv.Itoa(n.plan.id)+".properties")
 }
 
 // prepare writes the node's properties and its formatted data folder.
@@ -131,11 +183,11 @@ func (n *Node) propertiesFile() string {
 // Formatting by Kafka's own tool takes a JVM start of two seconds per node. The files it writes are the same for every
 // cluster of a version except meta.properties, so they are copied and that one is written here. Without the others the
 // node would start too, but with the features behind KIP-848 and share groups switched off.
-func (n *Node) prepare(clusterID, properties string) error {
+func (n *Node) prepare(template, clusterID, properties string) error {
 	if err := os.WriteFile(n.propertiesFile(), []byte(properties), 0o600); err != nil {
 		return err
 	}
-	if err := os.CopyFS(n.dataDir(), os.DirFS(n.dist.template())); err != nil {
+	if err := os.CopyFS(n.dataDir(), os.DirFS(template)); err != nil {
 		return fmt.Errorf("copy the formatted data folder: %w", err)
 	}
 	meta := fmt.Sprintf("version=1\ncluster.id=%s\nnode.id=%d\ndirectory.id=%s\n", clusterID, n.plan.id, newUUID())
@@ -161,7 +213,7 @@ func (n *Node) launch(extraFlags []string) error {
 	if err := life.start(); err != nil {
 		return fmt.Errorf("start java: %w", err)
 	}
-	n.process, n.ending = life, false
+	n.process, n.ending, n.frozen = life, false, false
 	return nil
 }
 

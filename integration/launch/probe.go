@@ -2,17 +2,18 @@ package launch
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"strconv"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
+	"github.com/twmb/franz-go/pkg/sasl"
 )
 
 const (
@@ -20,17 +21,24 @@ const (
 	answerTimeout = 5 * time.Second
 	// maxAnswer bounds what a probe reads; anything larger does not come from a Kafka with so little in it.
 	maxAnswer = 16 << 20
-	// retryInterval is the pause between two looks at a node that is not ready.
-	retryInterval = 20 * time.Millisecond
+	// dialTimeout bounds one connection attempt to a loopback or outside broker.
+	dialTimeout = 2 * time.Second
 )
 
 // Versions every supported broker speaks, so that the probe needs no negotiation.
 const (
-	versionMetadata        = 8
-	versionFindCoordinator = 2
-	versionJoinGroup       = 5
-	versionLeaveGroup      = 3
-	versionDeleteGroups    = 1
+	versionMetadata         = 8
+	versionFindCoordinator  = 2
+	versionJoinGroup        = 5
+	versionLeaveGroup       = 3
+	versionDeleteGroups     = 1
+	versionSASLHandshake    = 1
+	versionSASLAuthenticate = 1
+	versionCreateTopics     = 4
+	versionDeleteTopics     = 3
+	versionACLs             = 1
+	versionSCRAM            = 0
+	versionAlterConfigs     = 0
 )
 
 // probe is one connection that asks one thing at a time.
@@ -41,7 +49,8 @@ type probe struct {
 }
 
 func newProbe(ctx context.Context, address string) (*probe, error) {
-	conn, err := dial(ctx, address)
+	dialer := net.Dialer{Timeout: dialTimeout}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
@@ -85,118 +94,93 @@ func (p *probe) exchange(ctx context.Context, request kmsg.Request) (kmsg.Respon
 	}
 	response := request.ResponseKind()
 	response.SetVersion(request.GetVersion())
+	if request.IsFlexible() && request.Key() != kmsg.ApiVersions.Int16() {
+		var err error
+		if body, err = skipTags(body); err != nil {
+			return nil, err
+		}
+	}
 	return response, response.ReadFrom(body)
 }
 
-// AwaitReady returns when every node lists all nodes, knows a coordinator, and that coordinator lets a member in.
-// Nothing less proves it: accepting connections and listing brokers come before the group coordinator works, and a
-// known coordinator may still be loading. Start has waited for it; call it again after Node.Restart. An outside cluster
-// is taken as ready.
-func (c *Cluster) AwaitReady(ctx context.Context) error {
-	ticker := time.NewTicker(retryInterval)
-	defer ticker.Stop()
-	for _, node := range c.nodes {
-		for {
-			err := node.ready(ctx, len(c.nodes))
-			if err == nil {
-				break
-			}
-			for _, other := range c.nodes {
-				if crash := other.crashed(); crash != nil {
-					return crash
-				}
-			}
-			select {
-			case <-ticker.C:
-			case <-ctx.Done():
-				return fmt.Errorf("node %d: %w; last seen: %w", node.ID(), context.Cause(ctx), err)
-			}
+// skipTags leaves out the tagged fields that end the header of an answer in a flexible version: a count, then for each
+// field its number, its size and its bytes.
+func skipTags(body []byte) ([]byte, error) {
+	number := func() uint64 {
+		value, size := binary.Uvarint(body)
+		body = body[max(0, size):]
+		if size <= 0 {
+			body = nil
 		}
+		return value
 	}
+	for range number() {
+		number()
+		size := number()
+		if size > uint64(len(body)) {
+			return nil, io.ErrUnexpectedEOF
+		}
+		body = body[size:]
+	}
+	return body, nil
+}
+
+// startTLS wraps the connection.
+func (p *probe) startTLS(ctx context.Context, config *tls.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	secured := tls.Client(p.conn, config)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		return fmt.Errorf("TLS at %s: %w", p.conn.RemoteAddr(), err)
+	}
+	p.conn = secured
 	return nil
 }
 
-// ready looks once.
-func (n *Node) ready(ctx context.Context, nodes int) error {
-	own, err := newProbe(ctx, n.Addr())
+// logIn authenticates and returns the lifetime of the session, 0 if it has no end.
+func (p *probe) logIn(ctx context.Context, mechanism sasl.Mechanism) (time.Duration, error) {
+	handshake := kmsg.NewPtrSASLHandshakeRequest()
+	handshake.Version, handshake.Mechanism = versionSASLHandshake, mechanism.Name()
+	answer, err := p.ask(ctx, handshake)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	defer own.close()
-
-	metadata := kmsg.NewPtrMetadataRequest()
-	metadata.Version, metadata.Topics = versionMetadata, []kmsg.MetadataRequestTopic{}
-	answer, err := own.ask(ctx, metadata)
+	if err := kerr.ErrorForCode(answer.(*kmsg.SASLHandshakeResponse).ErrorCode); err != nil {
+		return 0, fmt.Errorf("SASL mechanism %s at %s: %w", mechanism.Name(), p.conn.RemoteAddr(), err)
+	}
+	session, write, err := mechanism.Authenticate(ctx, p.conn.RemoteAddr().String())
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if brokers := answer.(*kmsg.MetadataResponse).Brokers; len(brokers) != nodes {
-		return fmt.Errorf("%d brokers of %d in Metadata at %s", len(brokers), nodes, n.Addr())
+	for {
+		request := kmsg.NewPtrSASLAuthenticateRequest()
+		request.Version, request.SASLAuthBytes = versionSASLAuthenticate, write
+		answer, err := p.ask(ctx, request)
+		if err != nil {
+			return 0, err
+		}
+		step := answer.(*kmsg.SASLAuthenticateResponse)
+		if err := answered(step.ErrorCode, step.ErrorMessage); err != nil {
+			return 0, fmt.Errorf("%s login at %s: %w", mechanism.Name(), p.conn.RemoteAddr(), err)
+		}
+		done, next, err := session.Challenge(step.SASLAuthBytes)
+		if err != nil {
+			return 0, fmt.Errorf("%s login at %s: %w", mechanism.Name(), p.conn.RemoteAddr(), err)
+		}
+		if done {
+			return time.Duration(step.SessionLifetimeMillis) * time.Millisecond, nil
+		}
+		write = next
 	}
-
-	group := "troupe-launch-" + strconv.Itoa(n.ID())
-	find := kmsg.NewPtrFindCoordinatorRequest()
-	find.Version, find.CoordinatorKey = versionFindCoordinator, group
-	answer, err = own.ask(ctx, find)
-	if err != nil {
-		return err
-	}
-	found := answer.(*kmsg.FindCoordinatorResponse)
-	if err := kerr.ErrorForCode(found.ErrorCode); err != nil {
-		return fmt.Errorf("FindCoordinator at %s: %w", n.Addr(), err)
-	}
-	address := net.JoinHostPort(found.Host, strconv.Itoa(int(found.Port)))
-	coordinator, err := newProbe(ctx, address)
-	if err != nil {
-		return err
-	}
-	defer coordinator.close()
-	return coordinator.joinAndLeave(ctx, group)
 }
 
-// joinAndLeave proves that the coordinator serves groups: a static member, which is let in at its first try, joins and
-// leaves, and the group is removed again so that no test finds it.
-func (p *probe) joinAndLeave(ctx context.Context, group string) error {
-	instance := "probe"
-	subscription := kmsg.NewConsumerMemberMetadata()
-	protocol := kmsg.NewJoinGroupRequestProtocol()
-	protocol.Name, protocol.Metadata = "range", subscription.AppendTo(nil)
-	join := kmsg.NewPtrJoinGroupRequest()
-	join.Version, join.Group, join.InstanceID, join.ProtocolType = versionJoinGroup, group, &instance, "consumer"
-	join.SessionTimeoutMillis, join.RebalanceTimeoutMillis = 10_000, 1_000
-	join.Protocols = []kmsg.JoinGroupRequestProtocol{protocol}
-	answer, err := p.ask(ctx, join)
-	if err != nil {
-		return err
+// answered turns an answer's code into an error that also says what the broker said.
+func answered(code int16, message *string) error {
+	err := kerr.ErrorForCode(code)
+	if err != nil && message != nil && *message != "" {
+		return fmt.Errorf("%w: %s", err, *message)
 	}
-	if err := kerr.ErrorForCode(answer.(*kmsg.JoinGroupResponse).ErrorCode); err != nil {
-		return fmt.Errorf("JoinGroup at %s: %w", p.conn.RemoteAddr(), err)
-	}
-
-	member := kmsg.NewLeaveGroupRequestMember()
-	member.MemberID, member.InstanceID = answer.(*kmsg.JoinGroupResponse).MemberID, &instance
-	leave := kmsg.NewPtrLeaveGroupRequest()
-	leave.Version, leave.Group, leave.Members = versionLeaveGroup, group, []kmsg.LeaveGroupRequestMember{member}
-	answer, err = p.ask(ctx, leave)
-	if err != nil {
-		return err
-	}
-	if err := kerr.ErrorForCode(answer.(*kmsg.LeaveGroupResponse).ErrorCode); err != nil {
-		return fmt.Errorf("LeaveGroup at %s: %w", p.conn.RemoteAddr(), err)
-	}
-
-	remove := kmsg.NewPtrDeleteGroupsRequest()
-	remove.Version, remove.Groups = versionDeleteGroups, []string{group}
-	answer, err = p.ask(ctx, remove)
-	if err != nil {
-		return err
-	}
-	for _, removed := range answer.(*kmsg.DeleteGroupsResponse).Groups {
-		if err := kerr.ErrorForCode(removed.ErrorCode); err != nil {
-			return fmt.Errorf("DeleteGroups at %s: %w", p.conn.RemoteAddr(), err)
-		}
-	}
-	return nil
+	return err
 }
 
 // guessVersion asks an outside broker for its API versions and names the release they fit best.
@@ -220,4 +204,12 @@ func guessVersion(ctx context.Context, address string) (string, error) {
 		return "", fmt.Errorf("ApiVersions at %s: %w", address, errors.New("no API keys"))
 	}
 	return kversion.FromApiVersionsResponse(versions).VersionGuess(), nil
+}
+
+// greet proves that the node answers on this connection.
+func (p *probe) greet(ctx context.Context) error {
+	request := kmsg.NewPtrMetadataRequest()
+	request.Version, request.Topics = versionMetadata, []kmsg.MetadataRequestTopic{}
+	_, err := p.ask(ctx, request)
+	return err
 }

@@ -19,3 +19,14 @@ func isolate(*exec.Cmd) {}
 func lockFile(context.Context, string) (func(), error) {
 	return nil, errors.New("starting Kafka needs file locks, which this launcher has on Unix only; set TROUPE_KAFKA_BROKERS")
 }
+
+// terminate asks a node for a clean stop.
+var terminate = os.Interrupt
+
+var errNoFreeze = errors.New("freezing a process needs Unix")
+
+// Freeze is not possible here.
+func (n *Node) Freeze() error { return errNoFreeze }
+
+// Thaw is not possible here.
+func (n *Node) Thaw() error { return errNoFreeze }

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
@@ -15,17 +16,29 @@ import (
 const (
 	loopback = "127.0.0.1"
 	maxNodes = 9
-
-	listenerPlaintext  = "PLAINTEXT"
-	listenerController = "CONTROLLER"
 )
 
-// listener is one address a node listens on. A SASL or TLS listener is one more entry here plus its properties.
+// The listeners clients may use. All but ListenerPlaintext need Options.Security.
+const (
+	ListenerPlaintext     = "PLAINTEXT"
+	ListenerSASLPlaintext = "SASL_PLAINTEXT"
+	ListenerSASLSSL       = "SASL_SSL"
+	ListenerSSL           = "SSL"
+)
+
+// The nodes' own listeners. Brokers talk by ListenerPlaintext unless its advertised address is overridden.
+const (
+	listenerController = "CONTROLLER"
+	listenerBrokers    = "BROKERS"
+)
+
+// listener is one address a node listens on.
 type listener struct {
-	name     string // Kafka's listener name, unique in a node
-	protocol string // Kafka's security protocol
-	port     int
-	internal bool // the controllers' own; not advertised to clients
+	name         string // Kafka's listener name, unique in a node
+	protocol     string // Kafka's security protocol
+	port         int
+	unadvertised bool   // the controllers' own, unknown to clients
+	advertised   string // what clients are told, host:port; empty: the true address
 }
 
 func (l listener) address() string { return net.JoinHostPort(loopback, strconv.Itoa(l.port)) }
@@ -37,6 +50,7 @@ type nodePlan struct {
 	listeners []listener
 }
 
+// listener finds one by name; the zero listener means there is none.
 func (p nodePlan) listener(name string) listener {
 	for _, l := range p.listeners {
 		if l.name == name {
@@ -46,9 +60,17 @@ func (p nodePlan) listener(name string) listener {
 	return listener{}
 }
 
-// planNodes numbers the nodes and gives each its ports.
-func planNodes(count int) ([]nodePlan, error) {
-	ports, err := freePorts(2 * count)
+// own is the listener that brokers and this launcher use: plaintext, and advertised as it is.
+func (p nodePlan) own() listener {
+	if l := p.listener(listenerBrokers); l.name != "" {
+		return l
+	}
+	return p.listener(ListenerPlaintext)
+}
+
+// planNodes numbers the nodes and gives each listener of each its port.
+func planNodes(count int, kinds []listener) ([]nodePlan, error) {
+	ports, err := freePorts(count * len(kinds))
 	if err != nil {
 		return nil, err
 	}
@@ -58,10 +80,10 @@ func planNodes(count int) ([]nodePlan, error) {
 	}
 	plans := make([]nodePlan, count)
 	for i := range plans {
-		plans[i] = nodePlan{id: i + 1, heapMiB: heap, listeners: []listener{
-			{name: listenerPlaintext, protocol: "PLAINTEXT", port: ports[2*i]},
-			{name: listenerController, protocol: "PLAINTEXT", port: ports[2*i+1], internal: true},
-		}}
+		plans[i] = nodePlan{id: i + 1, heapMiB: heap, listeners: slices.Clone(kinds)}
+		for j := range kinds {
+			plans[i].listeners[j].port = ports[i*len(kinds)+j]
+		}
 	}
 	return plans, nil
 }
@@ -109,7 +131,7 @@ func serverProperties(plan nodePlan, all []nodePlan, dataDir string, extra map[s
 		"node.id":                   id,
 		"broker.rack":               "rack-" + id,
 		"replica.selector.class":    "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-		"controller.listener.names": listenerController, "inter.broker.listener.name": listenerPlaintext,
+		"controller.listener.names": listenerController, "inter.broker.listener.name": plan.own().name,
 		"log.dirs": dataDir,
 
 		// A topic a test did not create is a mistake of the test.
@@ -143,8 +165,8 @@ func addListeners(properties map[string]string, plan nodePlan, all []nodePlan) {
 	for _, l := range plan.listeners {
 		listen = append(listen, l.name+"://"+l.address())
 		protocols = append(protocols, l.name+":"+l.protocol)
-		if !l.internal {
-			advertise = append(advertise, l.name+"://"+l.address())
+		if !l.unadvertised {
+			advertise = append(advertise, l.name+"://"+cmp.Or(l.advertised, l.address()))
 		}
 	}
 	for _, other := range all {

@@ -41,8 +41,16 @@ func TestParseJavaVersion(t *testing.T) {
 
 func twoNodes() []nodePlan {
 	return []nodePlan{
-		{id: 1, listeners: []listener{{"PLAINTEXT", "PLAINTEXT", 1001, false}, {"CONTROLLER", "PLAINTEXT", 1101, true}, {"OUT", "SASL_SSL", 1201, false}}},
-		{id: 2, listeners: []listener{{"PLAINTEXT", "PLAINTEXT", 1002, false}, {"CONTROLLER", "PLAINTEXT", 1102, true}}},
+		{id: 1, listeners: []listener{
+			{name: "PLAINTEXT", protocol: "PLAINTEXT", port: 1001},
+			{name: "CONTROLLER", protocol: "PLAINTEXT", port: 1101, unadvertised: true},
+			{name: "OUT", protocol: "SASL_SSL", port: 1201, advertised: "127.0.0.1:1"},
+		}},
+		{id: 2, listeners: []listener{
+			{name: "PLAINTEXT", protocol: "PLAINTEXT", port: 1002},
+			{name: "CONTROLLER", protocol: "PLAINTEXT", port: 1102, unadvertised: true},
+			{name: "BROKERS", protocol: "PLAINTEXT", port: 1302},
+		}},
 	}
 }
 
@@ -53,7 +61,8 @@ func TestServerPropertiesListenersAndVoters(t *testing.T) {
 		"node.id":                          "1",
 		"log.dirs":                         "/data",
 		"listeners":                        "PLAINTEXT://127.0.0.1:1001,CONTROLLER://127.0.0.1:1101,OUT://127.0.0.1:1201",
-		"advertised.listeners":             "PLAINTEXT://127.0.0.1:1001,OUT://127.0.0.1:1201",
+		"advertised.listeners":             "PLAINTEXT://127.0.0.1:1001,OUT://127.0.0.1:1",
+		"inter.broker.listener.name":       "PLAINTEXT",
 		"listener.security.protocol.map":   "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,OUT:SASL_SSL",
 		"controller.quorum.voters":         "1@127.0.0.1:1101,2@127.0.0.1:1102",
 		"offsets.topic.replication.factor": "2",
@@ -69,6 +78,9 @@ func TestServerPropertiesListenersAndVoters(t *testing.T) {
 	if single["offsets.topic.replication.factor"] != "1" || single["transaction.state.log.min.isr"] != "1" {
 		t.Errorf("one node replicates: %v", single)
 	}
+	if got := single["inter.broker.listener.name"]; got != "BROKERS" {
+		t.Errorf("inter.broker.listener.name = %q with a listener for brokers", got)
+	}
 }
 
 func TestRenderPropertiesIsSortedAndOneLineEach(t *testing.T) {
@@ -79,7 +91,7 @@ func TestRenderPropertiesIsSortedAndOneLineEach(t *testing.T) {
 }
 
 func TestPlannedPortsAreDistinct(t *testing.T) {
-	plans, err := planNodes(3)
+	plans, err := planNodes(3, Options{}.listeners())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func TestEachRuleOfConfigNamesFieldValueAndBound(t *testing.T) {
 		{"nameless assignor", func(c *Config) { c.Assignors = []rebalance.Assignor{namelessAssignor{}} },
 			Problem{"Assignors[0]", `""`, "an assignor with a name"}},
 		{"reset", func(c *Config) { c.Reset = 3 }, Problem{"Reset", "ResetPolicy(3)", "ResetEarliest, ResetLatest or ResetNone"}},
-		{"isolation", func(c *Config) { c.IsolationLevel = 2 }, Problem{"IsolationLevel", "IsolationLevel(-1)", "ReadCommitted or ReadUncommitted"}},
+		{"isolation", func(c *Config) { c.IsolationLevel = 2 }, Problem{"IsolationLevel", "IsolationLevel(2)", "ReadCommitted or ReadUncommitted"}},
 
 		{"negative window", func(c *Config) { c.MaxInTransit = -1 }, Problem{"MaxInTransit", "-1", "from 1 to 1000000"}},
 		{"window too large", func(c *Config) { c.MaxInTransit = 1_000_001 }, Problem{"MaxInTransit", "1000001", "from 1 to 1000000"}},

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -22,7 +23,12 @@ const (
 )
 
 // String returns Kafka's word for the level.
-func (l IsolationLevel) String() string { return l.kafka().String() }
+func (l IsolationLevel) String() string {
+	if l > ReadUncommitted {
+		return fmt.Sprintf("IsolationLevel(%d)", uint8(l))
+	}
+	return l.kafka().String()
+}
 
 // kafka returns the protocol's level; an unknown one stays unknown.
 func (l IsolationLevel) kafka() kafka.IsolationLevel {

@@ -17,8 +17,8 @@ import (
 // backoff, and delivers the record again; see [Restart]. Records of one partition come one at a time and in order, those
 // of different partitions at the same time. The record is the handler's: it may be kept and changed.
 //
-// ctx ends when the work is no longer wanted; context.Cause tells why (actors.ErrRevoked, ErrLost, ErrClosing,
-// ErrHandlerRestarted). actors.DeliveryFrom(ctx) tells the attempt. ctx does not descend from Spawn's: that one ending
+// ctx ends when the work is no longer wanted; context.Cause tells why (rebalance.ErrRevoked, rebalance.ErrLost,
+// actors.ErrClosing, actors.ErrHandlerRestarted). actors.DeliveryFrom(ctx) tells the attempt. ctx does not descend from Spawn's: that one ending
 // starts a drain, in which handlers may finish.
 type Handler func(ctx context.Context, record *kafka.Record) error
 
@@ -125,9 +125,9 @@ type HandlerOption interface {
 	ActorOption
 }
 
-// MaxRecords sets the most records of one delivery (max.poll.records, KIP-41): of one call of a batch handler, of one
-// *actors.Deliver; a record handler gets them one by one and loses at most that many to a revoked partition's drain.
-// Default 500, or MaxInTransit where that is less; from 1 to MaxInTransit.
+// MaxRecords sets the most records of one delivery (max.poll.records, KIP-41): of one call of a batch handler, or of one
+// *actors.Deliver. A record handler gets the records of a delivery one by one. Default 500, or MaxInTransit where that is
+// less; from 1 to MaxInTransit.
 func MaxRecords(n int) HandlerOption {
 	return handlerOption(func(r *Registration) { r.maxRecords = &n })
 }

@@ -1,8 +1,6 @@
 package kafka
 
 // The error codes of the Kafka protocol, named as Kafka names them. Code 0 is no error and has no constant.
-//
-//nolint:revive // the names are Kafka's own and say all there is to say
 const (
 	UnknownServerError                     ErrorCode = -1
 	OffsetOutOfRange                       ErrorCode = 1

@@ -1,6 +1,7 @@
 package kafkatest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,7 +90,7 @@ type place struct {
 func (l *runLog) find(tp kafka.TopicPartition, offset int64) place {
 	p := l.partitions[tp]
 	i, _ := slices.BinarySearchFunc(p.records, offset, func(r kafka.Record, offset int64) int {
-		return int(max(-1, min(1, r.Offset-offset)))
+		return cmp.Compare(r.Offset, offset)
 	})
 	return place{partition: p, tp: tp, i: i}
 }

@@ -1,11 +1,13 @@
 package kafkatest
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,8 +22,8 @@ var memoryBroker = kafka.Broker{ID: 0, Addr: "memory:9092"}
 // memoryMember is the only member of its group.
 const memoryMember = "kafkatest-member"
 
-// memorySlab is how many records a batch of a memoryNetwork has.
-const memorySlab = 200
+// memoryBatch is how many records a batch of a memoryNetwork has at most.
+const memoryBatch = 200
 
 // memoryNetwork is a cluster of one broker that holds the records of a run, and a group of one member. It stands where
 // internal/wire stands in a consumer: nothing is encoded and nothing is sent.
@@ -83,6 +85,16 @@ func (n *memoryNetwork) Lookup(kafka.Broker) actors.LookupClient { return memory
 // Decode implements actors.Network. A chunk's data is the offset it begins at.
 func (n *memoryNetwork) Decode(chunk actors.Chunk) actors.ChunkReader {
 	return &memoryReader{partition: n.partitions[chunk.TopicPartition], data: chunk.Data}
+}
+
+// chunk returns the batch from an offset on: as a broker's, it has a limit.
+func (n *memoryNetwork) chunk(tp kafka.TopicPartition, from int64) actors.Chunk {
+	c := actors.Chunk{TopicPartition: tp, NextOffset: kafka.NoOffset, LastEpoch: kafka.NoLeaderEpoch}
+	if p := n.partitions[tp]; p != nil && from < p.end() {
+		_, c.NextOffset = p.batch(from)
+		c.Data = binary.BigEndian.AppendUint64(nil, uint64(from)) //nolint:gosec // offsets are not negative
+	}
+	return c
 }
 
 // memoryClient is every client of a memoryNetwork. Its answers are there at once, but for a fetch that finds nothing.
@@ -213,16 +225,13 @@ func (n *memoryNetwork) bounds(tp kafka.TopicPartition) (start, end int64) {
 // Fetch implements actors.FetchClient.
 func (c memoryClient) Fetch(ctx context.Context, req *actors.FetchRequest) (*actors.FetchResponse, error) {
 	resp := &actors.FetchResponse{}
-	for _, want := range req.Partitions {
+	for i, want := range req.Partitions {
 		start, end := c.bounds(want.TopicPartition)
 		answer := actors.FetchedPartition{
-			TopicPartition: want.TopicPartition, HighWatermark: end, LastStableOffset: end, LogStartOffset: start, PreferredReadReplica: -1,
-			Chunk: actors.Chunk{TopicPartition: want.TopicPartition, Isolation: req.Isolation},
+			TopicPartition: want.TopicPartition, Index: i, HighWatermark: end, LastStableOffset: end, LogStartOffset: start, PreferredReadReplica: -1,
+			Chunk: c.chunk(want.TopicPartition, want.Offset),
 		}
-		if want.Offset < end {
-			answer.Chunk.Data = binary.BigEndian.AppendUint64(nil, uint64(want.Offset)) //nolint:gosec // offsets are not negative
-			resp.Bytes += len(answer.Chunk.Data)
-		}
+		resp.Bytes += len(answer.Chunk.Data)
 		resp.Partitions = append(resp.Partitions, answer)
 	}
 	if resp.Bytes > 0 {
@@ -238,7 +247,7 @@ func (c memoryClient) Fetch(ctx context.Context, req *actors.FetchRequest) (*act
 	}
 }
 
-// memoryReader reads one chunk: one batch from the chunk's offset on.
+// memoryReader reads one chunk, which is one batch.
 type memoryReader struct {
 	partition *runPartition
 	data      []byte
@@ -249,21 +258,24 @@ func (r *memoryReader) Next(from int64) (actors.Slab, error) {
 	if len(r.data) == 0 || r.partition == nil {
 		return actors.Slab{}, io.EOF
 	}
-	from = max(from, int64(binary.BigEndian.Uint64(r.data))) //nolint:gosec // it was an offset
+	records, next := r.partition.batch(int64(binary.BigEndian.Uint64(r.data))) //nolint:gosec // it was an offset
+	slab := actors.Slab{NextOffset: next, LeaderEpoch: kafka.NoLeaderEpoch, Consumed: len(r.data)}
 	r.data = nil
-	var slab actors.Slab
-	slab.NextOffset, slab.LeaderEpoch = r.partition.end(), kafka.NoLeaderEpoch
-	for i := range r.partition.records {
-		rec := &r.partition.records[i]
-		if rec.Offset < from {
-			continue
+	for i := range records {
+		if records[i].Offset >= from {
+			slab.Records = append(slab.Records, records[i].Clone())
+			slab.Bytes += len(records[i].Key) + len(records[i].Value)
 		}
-		if len(slab.Records) == memorySlab {
-			slab.NextOffset = rec.Offset
-			break
-		}
-		slab.Records = append(slab.Records, rec.Clone())
-		slab.Bytes += len(rec.Key) + len(rec.Value)
 	}
 	return slab, nil
+}
+
+// batch returns the records of the batch that begins at an offset or behind it, and the offset after the batch.
+func (p *runPartition) batch(from int64) (records []kafka.Record, next int64) {
+	first, _ := slices.BinarySearchFunc(p.records, from, func(r kafka.Record, from int64) int { return cmp.Compare(r.Offset, from) })
+	last := min(first+memoryBatch, len(p.records))
+	if last == len(p.records) {
+		return p.records[first:], p.end()
+	}
+	return p.records[first:last], p.records[last].Offset
 }

@@ -16,6 +16,9 @@ import (
 // batchSize is how many records are produced at once.
 const batchSize = 500
 
+// topicLimit is how long a new topic may take until it can be used.
+const topicLimit = 15 * time.Second
+
 // Cluster is a connection to a cluster, for one topic.
 type Cluster struct {
 	client sarama.Client
@@ -47,25 +50,25 @@ func Connect(clientID string, brokers []string, topic string) (*Cluster, error) 
 // Close ends the connections; the admin closes its client.
 func (c *Cluster) Close() { _ = c.admin.Close() }
 
-// EnsureTopic creates the topic when it is not there, and waits until it can be written to.
-func (c *Cluster) EnsureTopic(partitions int) error {
+// EnsureTopic creates the topic when it is not there, waits until it can be used, and returns its end offsets.
+func (c *Cluster) EnsureTopic(partitions int) (ends map[int32]int64, err error) {
 	replicas := int16(-1) // the cluster's default
-	err := c.admin.CreateTopic(c.topic, &sarama.TopicDetail{NumPartitions: int32(partitions), ReplicationFactor: replicas}, false)
+	err = c.admin.CreateTopic(c.topic, &sarama.TopicDetail{NumPartitions: int32(partitions), ReplicationFactor: replicas}, false)
 	if err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
-		return fmt.Errorf("create topic %q: %w", c.topic, err)
+		return nil, fmt.Errorf("create topic %q: %w", c.topic, err)
 	}
-	deadline := time.Now().Add(10 * time.Second)
+	// The brokers learn of a new topic one after the other, and at first a leader may not know that it is one.
+	deadline := time.Now().Add(topicLimit)
 	for {
 		if err = c.client.RefreshMetadata(c.topic); err == nil {
-			var writable []int32
-			if writable, err = c.client.WritablePartitions(c.topic); err == nil && len(writable) > 0 {
-				return nil
+			if ends, err = c.EndOffsets(); err == nil {
+				return ends, nil
 			}
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("topic %q cannot be written to: %w", c.topic, err)
+			return nil, fmt.Errorf("topic %q is not ready: %w", c.topic, err)
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
 	}
 }
 

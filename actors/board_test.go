@@ -1,0 +1,107 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
+)
+
+func TestBoard_WaitJoinedReturnsWithTheJoinTheTroubleOrTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wait := func(b *board, ctx context.Context, done chan struct{}, end error) chan error {
+			out := make(chan error, 1)
+			go func() { out <- b.waitJoined(ctx, done, func() error { return end }) }()
+			synctest.Wait()
+			return out
+		}
+		b := newBoard("billing")
+		out := wait(b, t.Context(), nil, nil)
+		b.moved(rebalance.StateJoining, kafka.NoGeneration, "")
+		b.moved(rebalance.StateAssigning, 1, "m")
+		synctest.Wait()
+		assert.Empty(t, out)
+		b.moved(rebalance.StateAssigned, 1, "m")
+		assert.NoError(t, <-out)
+		b.moved(rebalance.StateUnjoined, kafka.NoGeneration, "m")
+		assert.NoError(t, <-wait(b, t.Context(), nil, nil), "joined once is joined")
+
+		b = newBoard("billing")
+		out = wait(b, t.Context(), nil, nil)
+		b.troubled(errTest)
+		assert.ErrorIs(t, <-out, errTest)
+
+		done := make(chan struct{})
+		close(done)
+		b = newBoard("billing")
+		assert.ErrorIs(t, <-wait(b, t.Context(), done, nil), ErrClosing)
+		assert.ErrorIs(t, <-wait(b, t.Context(), done, errTest), errTest)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errTest)
+		assert.ErrorIs(t, <-wait(b, ctx, nil, nil), errTest)
+	})
+}
+
+func TestBoard_HealthySaysWhatIsWrong(t *testing.T) {
+	now := time.Now()
+	b := newBoard("billing")
+	healthy := func() error { return b.healthy(now, 10*time.Second) }
+	assert.ErrorIs(t, healthy(), ErrNotHealthy)
+	b.troubled(errTest)
+	assert.ErrorIs(t, healthy(), errTest)
+	b.moved(rebalance.StateAssigned, 3, "m")
+	assert.NoError(t, healthy())
+	b.beat(now.Add(-11 * time.Second))
+	assert.ErrorContains(t, healthy(), "no heartbeat was answered for 11s")
+	b.beat(now)
+	c := newCell(at(2), 1)
+	b.add(c)
+	assert.NoError(t, healthy())
+	for _, how := range []condition{conditionPaused, conditionFailed} {
+		c.condition.Store(int32(how))
+		c.finished.Store(41)
+		assert.ErrorContains(t, healthy(), "orders-2 is "+how.String()+" at offset 41")
+		assert.ErrorIs(t, healthy(), ErrNotHealthy)
+	}
+	for _, how := range []condition{conditionWaiting, conditionFlowing, conditionWindowFull, conditionBackingOff} {
+		c.condition.Store(int32(how))
+		assert.NoError(t, healthy(), how.String())
+	}
+	b.ownNothing()
+	assert.ErrorContains(t, healthy(), "UNJOINED")
+}
+
+func TestBoard_UncommittedIsWhatWasFinishedAndNotConfirmed(t *testing.T) {
+	b := newBoard("billing")
+	for p, at2 := range [][2]int64{{10, 10}, {10, 12}, {kafka.NoOffset, kafka.NoOffset}, {kafka.NoOffset, 3}} {
+		c := newCell(at(int32(p)), 1)
+		c.committed.Store(at2[0])
+		c.finished.Store(at2[1])
+		b.add(c)
+	}
+	assert.Equal(t, []UncommittedPartition{
+		{TopicPartition: at(1), Committed: 10, Pending: 12}, {TopicPartition: at(3), Committed: kafka.NoOffset, Pending: 3},
+	}, b.uncommitted())
+	b.remove(at(1), 7)
+	assert.Len(t, b.uncommitted(), 2, "another epoch's cell stays")
+	b.remove(at(1), 1)
+	assert.Len(t, b.uncommitted(), 1)
+}
+
+func TestCloseError_NamesAllThatWasNotFinished(t *testing.T) {
+	err := &CloseError{
+		Cause:       context.DeadlineExceeded,
+		Running:     []RunningHandler{{TopicPartition: at(1), Offset: 6, Age: 1500 * time.Millisecond}},
+		Uncommitted: []UncommittedPartition{{TopicPartition: at(0), Committed: 3, Pending: 8, Err: errTest}},
+		Actors:      []string{"root$1 (running, idle, 0 queued)"},
+	}
+	assert.Equal(t, "troupe: close: context deadline exceeded; handler of orders-1 still runs at offset 6 for 1.5s; "+
+		"orders-0 not committed up to 8 (confirmed 3): disk full; actors still alive: root$1 (running, idle, 0 queued)", err.Error())
+	assert.True(t, errors.Is(err, context.DeadlineExceeded))
+}

@@ -1,0 +1,195 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/troupego/troupe/actors"
+	"github.com/troupego/troupe/pkg/api"
+	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/pkg/kafkatest"
+)
+
+// Cases about where a member starts, and on what.
+
+// twmb/franz-go#479 and others: two processes with one instance id fence each other in a hot loop.
+func TestB29_TheNewerMemberOfAnInstanceIDRuns(t *testing.T) {
+	everywhere(t, func(t *testing.T, b broker) {
+		topic, group, l := unique(t, "topic"), unique(t, "group"), newLedger()
+		b.CreateTopic(t, topic, 3)
+		c := config(b, group)
+		c.GroupInstanceID = "billing-0"
+		n := fill(t, b, topic, 3, 20)
+		older := spawn(t, c, api.Handle(topic, l.note("older")))
+		eventually(t, patience, "everything committed", func() bool {
+			return l.distinct() == n && assert.ObjectsAreEqual(b.EndOffsets(t, topic), b.Committed(t, group))
+		})
+		newer := spawn(t, c, api.Handle(topic, l.note("newer")))
+		require.True(t, within(patience, older.Done()), "the older one ends")
+		require.ErrorIs(t, older.Err(), kafka.FencedInstanceID)
+		settled(t, 3, newer)
+		n += fill(t, b, topic, 3, 20)
+		eventually(t, patience, "every record handled", func() bool { return l.distinct() == n })
+		generation := newer.Stats().Generation
+		newer.mustClose(t) // a static member does not leave
+
+		again := spawn(t, c, api.Handle(topic, l.note("again")))
+		settled(t, 3, again)
+		require.Equal(t, generation, again.Stats().Generation, "a restart within the session is no rebalance")
+		n += fill(t, b, topic, 3, 20)
+		eventually(t, patience, "every record handled", func() bool { return l.distinct() == n })
+		again.mustClose(t)
+		require.Empty(t, l.repeated())
+		l.noOverlap(t)
+	})
+}
+
+// segmentio/kafka-go#646 and others: a topic that grows is not noticed.
+func TestB30_ATopicThatGrowsIsConsumedAsAWhole(t *testing.T) {
+	everywhere(t, func(t *testing.T, b broker) {
+		topic, group, l := unique(t, "topic"), unique(t, "group"), newLedger()
+		c := config(b, group)
+		m := spawn(t, c, api.Handle(topic, l.note("a")))
+		tellsOf(t, m, patience, func(e event.TopicMissing) bool { return e.Topic == topic })
+		b.CreateTopic(t, topic, 3)
+		n := fill(t, b, topic, 3, 20)
+		m.allHandledIn(t, c.MetadataMaxAge+3*time.Second, l, n)
+		b.AddPartitions(t, topic, 3)
+		n += fill(t, b, topic, 6, 20)
+		m.allHandledIn(t, c.MetadataMaxAge+3*time.Second, l, n)
+		require.Len(t, m.owned(), 6)
+		m.mustClose(t)
+		require.Empty(t, l.repeated(), "the old ones are not delivered again")
+		require.Equal(t, b.EndOffsets(t, topic), b.Committed(t, group))
+	})
+}
+
+// librdkafka#3935 and others: a record larger than the fetch limit stops the partition, or spins.
+func TestB42_ARecordLargerThanTheFetchLimitIsDelivered(t *testing.T) {
+	everywhere(t, func(t *testing.T, b broker) {
+		topic, group, l := unique(t, "topic"), unique(t, "group"), newLedger()
+		b.CreateTopic(t, topic, 2)
+		n := fill(t, b, topic, 2, 10) + 1
+		b.Produce(t, topic, kafka.Record{Partition: 1, Value: make([]byte, 900<<10)})
+		n += fill(t, b, topic, 2, 10)
+		c := config(b, group)
+		c.PartitionMaxBytes, c.FetchMaxBytes = 16<<10, 64<<10
+		m := spawn(t, c, api.Handle(topic, l.note("a")))
+		eventually(t, patience, "every record handled", func() bool { return l.distinct() == n })
+		m.mustClose(t)
+		l.inOrder(t, tps(topic, 0, 1)...)
+		require.Empty(t, told[event.PartitionFailed](m))
+	})
+}
+
+// librdkafka#3265 and others: the start is given up while a transaction on the offsets is open.
+func TestB56_AnOpenTransactionOnTheOffsetsIsWaitedFor(t *testing.T) {
+	story(t, func(t *testing.T, b *embeddedBroker) {
+		b.CreateTopic(t, "orders", 2)
+		fill(t, b, "orders", 2, 60)
+		b.Commit(t, "billing", at("orders", 0), 50)
+		open := b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetFetch}, Topic: "orders", Partitions: []int32{0}, Err: kerr.UnstableOffsetCommit, Count: -1})
+		l := newLedger()
+		m := spawn(t, plain(b), api.WithDialer(b.Dial), api.Handle("orders", l.note("a")))
+		time.Sleep(5 * time.Second)
+		other := spawn(t, api.Config{Brokers: b.Addrs(), GroupID: "shipping"}, api.WithDialer(b.Dial), api.Handle("orders", newLedger().note("b")))
+		time.Sleep(5 * time.Second)
+		started := time.Now()
+		other.mustClose(t)
+		require.Less(t, time.Since(started), 5*time.Second)
+		require.Empty(t, l.of(at("orders", 0)))
+		require.Equal(t, 60, l.distinct(), "the other partition does not wait")
+		require.Less(t, open.Hits(), 200, "it is not hammered")
+		open.Remove()
+		eventually(t, 15*time.Second, "it starts", func() bool { return l.distinct() == 70 })
+		require.EqualValues(t, 50, l.offsets(at("orders", 0))[0])
+		require.EqualValues(t, 1, m.Stats().Rebalances)
+		m.mustClose(t)
+	})
+}
+
+// apache/kafka#15536 and others: what others wrote beside an offset is not ours to read.
+func TestB57_ForeignMetadataOfACommitIsIgnored(t *testing.T) {
+	everywhere(t, func(t *testing.T, b broker) {
+		topic, group, l := unique(t, "topic"), unique(t, "group"), newLedger()
+		b.CreateTopic(t, topic, 1)
+		fill(t, b, topic, 1, 20)
+		b.Commit(t, group, at(topic, 0), 7, "xyz\x01\x00\xff")
+		m := spawn(t, config(b, group), api.Handle(topic, l.note("a")))
+		eventually(t, patience, "every record from the commit on handled", func() bool { return l.distinct() == 13 })
+		m.mustClose(t)
+		require.EqualValues(t, 7, l.offsets(at(topic, 0))[0])
+		require.Equal(t, b.EndOffsets(t, topic), b.Committed(t, group))
+	})
+}
+
+// criteo/garmadon#81 and others: with thousands of partitions the start takes minutes and asks for each one.
+func TestB55_ManyPartitionsStartTogether(t *testing.T) {
+	const topics, partitions = 6, 200
+	story(t, func(t *testing.T, b *embeddedBroker) {
+		var names []string
+		for i := range topics {
+			names = append(names, fmt.Sprintf("orders-%d", i))
+			b.CreateTopic(t, names[i], partitions)
+			fill(t, b, names[i], partitions, 1)
+		}
+		fetches := b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetFetch}, Observe: true, Count: -1})
+		lookups := b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Observe: true, Count: -1})
+		l := newLedger()
+		m := spawn(t, plain(b), api.WithDialer(b.Dial), api.Handle(names, l.note("a")))
+		eventually(t, 10*time.Second, "every record handled", func() bool { return l.distinct() == topics*partitions })
+		t.Logf("%d OffsetFetch, %d ListOffsets", fetches.Hits(), lookups.Hits())
+		assert.LessOrEqual(t, fetches.Hits(), 2)
+		assert.LessOrEqual(t, lookups.Hits(), 2*3)
+		require.EqualValues(t, 1, m.Stats().Rebalances)
+		started := time.Now()
+		m.mustClose(t)
+		require.Less(t, time.Since(started), 3*time.Second)
+		for _, name := range names {
+			for p := range int32(partitions) {
+				require.Len(t, l.of(at(name, p)), 1)
+			}
+		}
+	}, kafkatest.Brokers(3))
+}
+
+// B23: a record that waits for its next attempt holds back neither its neighbors nor a rebalance.
+func TestB23_ABackoffHoldsNothingBack(t *testing.T) {
+	story(t, func(t *testing.T, b *embeddedBroker) {
+		b.CreateTopic(t, "orders", 2)
+		l := newLedger()
+		handle := func(name string) api.Part {
+			return api.Handle("orders", l.watch(name, func(ctx context.Context, r *kafka.Record) error {
+				if r.Partition == 0 && r.Offset == 3 && name == "one" {
+					return fmt.Errorf("attempt %d", actors.DeliveryFrom(ctx).Attempt())
+				}
+				return nil
+			}), api.Restart(slowRestart()))
+		}
+		one := spawn(t, plain(b), api.WithDialer(b.Dial), handle("one"))
+		n := fill(t, b, "orders", 2, 10)
+		eventually(t, 5*time.Second, "the other partition is done", func() bool { return len(l.of(at("orders", 1))) == 10 })
+		tellsOf(t, one, 5*time.Second, func(e event.HandlerFailed) bool { return e.Offset == 3 })
+		two := spawn(t, plain(b), api.WithDialer(b.Dial), handle("two"))
+		started := time.Now()
+		settled(t, 2, one, two)
+		require.Less(t, time.Since(started), 5*time.Second, "the heartbeat tells of it within 3 s")
+		released := tellsOf(t, one, time.Second, func(e event.PartitionReleased) bool { return e.TopicPartition == at("orders", 0) })
+		require.EqualValues(t, 3, released.Committed)
+		if len(one.owned()) == 1 && one.owned()[0].Partition == 0 {
+			one.mustClose(t)
+		}
+		eventually(t, 10*time.Second, "the new owner handles the record", func() bool { return l.distinct() == n })
+		two.mustClose(t)
+		require.Empty(t, l.repeated())
+	})
+}

@@ -1,0 +1,270 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/troupego/troupe/commit"
+	"github.com/troupego/troupe/internal/capability"
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// committerShell is actors/committer*.go: commit rounds, one at a time, and the questions for committed offsets.
+type committerShell struct {
+	w       *World
+	process *process
+	box     *mailbox
+
+	rounds *commit.Rounds
+	alarm  alarm
+	broker int
+	stable bool
+	member string
+	gen    kafka.Generation
+	oldGen kafka.Generation
+
+	key    *capability.Key
+	unsent *commit.Round
+	answer *call
+
+	flushes map[uint64]flushOwner
+	nextID  uint64
+
+	// busy and queue are the connection's one worker.
+	busy  *call
+	queue []*call
+
+	lookupID      uint64
+	lookupOpen    bool
+	lookupBusy    bool
+	lookupAlarm   alarm
+	lookupFailure int
+}
+
+// flushOwner is who asked for a flush.
+type flushOwner struct {
+	shell *partitionShell
+	id    uint64
+}
+
+func newCommitterShell(p *process) *committerShell {
+	c := &committerShell{
+		w: p.w, process: p, gen: kafka.NoGeneration, oldGen: kafka.NoGeneration, flushes: map[uint64]flushOwner{},
+		rounds: commit.NewRounds(commit.RoundsConfig{
+			GroupID: "group", GroupInstanceID: p.instance, BackoffInitial: backoffInitial, BackoffMax: backoffMax, Seed: p.w.rng.Uint64(),
+		}),
+	}
+	c.box = p.newBox(c)
+	c.alarm.box, c.lookupAlarm.box = c.box, c.box
+	return c
+}
+
+func (c *committerShell) receive(m *message) {
+	switch m.kind { //nolint:exhaustive // the other messages are not for this actor
+	case messageRing:
+		switch a := m.payload.(*alarm); {
+		case c.w.rang(&c.alarm, a):
+			c.feed(commit.Tick{})
+		case c.w.rang(&c.lookupAlarm, a):
+			c.lookupNext()
+		}
+	case messageCoordinatorKnown:
+		c.broker, c.stable = int(m.seq), m.offset == 1
+		c.sendUnsent()
+		c.lookupNext()
+	case messageCallDone:
+		c.done(m.payload.(*call))
+	case messageKeyLent:
+		c.key = m.payload.(*capability.Key)
+		c.sendUnsent()
+		c.applyAnswer()
+	case messageKeyRecalled:
+		c.giveBack()
+	case messageOffsetsWanted:
+		c.lookupID, c.lookupOpen, c.lookupFailure = m.seq, true, 0
+		c.lookupAlarm.set = false
+		c.lookupNext()
+	case messageOffered:
+		c.feed(commit.Offered{Offset: commit.Offset{
+			TopicPartition: tpOf(int(m.part)), Epoch: kafka.AssignmentEpoch(m.epoch), Offset: m.offset, LeaderEpoch: m.gen,
+		}})
+	case messageFlushWanted:
+		c.nextID++
+		c.flushes[c.nextID] = flushOwner{shell: m.payload.(*partitionShell), id: m.seq}
+		c.feed(commit.Flush{
+			ID: c.nextID, TopicPartition: tpOf(int(m.part)), Epoch: kafka.AssignmentEpoch(m.epoch),
+			Deadline: epochStart.Add(time.Duration(m.at)),
+		})
+	case messagePartitionOpened:
+		c.feed(commit.Assigned{TopicPartition: tpOf(int(m.part)), Epoch: kafka.AssignmentEpoch(m.epoch), Committed: m.offset})
+	case messagePartitionFenced:
+		c.feed(commit.Fenced{TopicPartition: tpOf(int(m.part)), Epoch: kafka.AssignmentEpoch(m.epoch)})
+		c.sendUnsent()
+	case messageCommitsHeld:
+		c.feed(commit.Held{})
+	case messageGenerationEntered:
+		c.member, c.oldGen, c.gen = m.payload.(string), c.gen, kafka.Generation(m.gen)
+		c.dropUnsent()
+		c.feed(commit.Entered{Generation: c.gen, MemberID: c.member})
+	case messageGenerationLeft:
+		c.gen = kafka.NoGeneration
+		c.feed(commit.Departed{Cause: m.err})
+		c.dropUnsent()
+	default:
+		c.w.unknownMessage(c, m)
+	}
+}
+
+func (c *committerShell) feed(in commit.Input) {
+	effects, err := c.rounds.Step(c.w.now, in)
+	c.w.check.machine(err)
+	c.w.check.machine(c.rounds.Valid())
+	for _, effect := range effects {
+		switch e := effect.(type) {
+		case commit.SendRound:
+			if c.unsent != nil || c.busy != nil && c.busy.api == apiCommit || c.answer != nil {
+				c.w.violate("G8", "a second round while one is in flight")
+			}
+			c.unsent = &e.Round
+			c.sendUnsent()
+		case commit.Committed:
+			c.w.check.confirmed(&e.Offset)
+		case commit.Flushed:
+			owner := c.flushes[e.ID]
+			delete(c.flushes, e.ID)
+			c.w.post(owner.shell.box, message{kind: messageFlushed, seq: owner.id, err: e.Err})
+		case commit.RoundFailed:
+			c.w.stats.RoundsFailed++
+		case commit.MembershipDoubted:
+			c.w.post(c.process.group.box, message{kind: messageMembershipDoubted, gen: int32(e.Generation), err: e.Err})
+		case commit.CoordinatorDoubted:
+			c.w.post(c.process.group.box, message{kind: messageCoordinatorDoubted, seq: uint64(c.broker), err: e.Err})
+		}
+	}
+	at, ok := c.rounds.Deadline()
+	c.w.setAlarm(&c.alarm, at, ok)
+}
+
+// sendUnsent sends the round that waits, as soon as key and coordinator allow it.
+func (c *committerShell) sendUnsent() {
+	if c.unsent == nil || !c.stable {
+		return
+	}
+	if c.key == nil && c.w.mutant != MutantNoKeyCheck && c.w.mutant != MutantCommitAfterFence {
+		return
+	}
+	round := *c.unsent
+	c.unsent = nil
+	if err := c.authorize(&round); err != nil {
+		c.feed(commit.Answered{ID: round.ID, Err: fmt.Errorf("%w: not sent: %w", commit.ErrUnanswered, err)})
+		return
+	}
+	if c.w.mutant == MutantOldGeneration {
+		round.Generation = c.oldGen
+	}
+	c.do(&call{api: apiCommit, process: c.process, box: c.box, broker: c.broker, round: &round})
+}
+
+// authorize asks the key, as newCommitRound does.
+func (c *committerShell) authorize(round *commit.Round) error {
+	if c.w.mutant == MutantNoKeyCheck || c.w.mutant == MutantCommitAfterFence {
+		return nil
+	}
+	partitions := make([]kafka.TopicPartition, len(round.Offsets))
+	for i := range round.Offsets {
+		partitions[i] = round.Offsets[i].TopicPartition
+	}
+	return c.key.Check(committerHolder, "commit", partitions...)
+}
+
+func (c *committerShell) dropUnsent() {
+	if c.unsent != nil {
+		round := *c.unsent
+		c.unsent = nil
+		c.feed(commit.Answered{ID: round.ID, Err: fmt.Errorf("%w: not sent: %w", commit.ErrUnanswered, commit.ErrDeparted)})
+	}
+}
+
+// do makes one call after the other: commits and look-ups share the connection.
+func (c *committerShell) do(request *call) {
+	c.queue = append(c.queue, request)
+	c.next()
+}
+
+func (c *committerShell) next() {
+	if c.busy != nil || len(c.queue) == 0 {
+		return
+	}
+	c.busy = c.queue[0]
+	c.queue = c.queue[1:]
+	if c.busy.api == apiCommit {
+		c.w.check.committing(c, c.busy.round)
+	}
+	c.w.send(c.busy, c.w.script.Request)
+}
+
+func (c *committerShell) done(request *call) {
+	if request != c.busy {
+		return
+	}
+	c.busy = nil
+	c.next()
+	if request.api == apiOffsetFetch {
+		c.offsetsRead(request)
+		return
+	}
+	c.answer = request
+	c.applyAnswer()
+}
+
+// applyAnswer takes a round's outcome, which needs the key as well.
+func (c *committerShell) applyAnswer() {
+	if c.answer == nil || c.key == nil && c.w.mutant != MutantNoKeyCheck && c.w.mutant != MutantCommitAfterFence {
+		return
+	}
+	request := c.answer
+	c.answer = nil
+	for range 1 + c.w.once() {
+		c.feed(commit.Answered{ID: request.round.ID, Results: request.results, Err: request.err})
+	}
+}
+
+// giveBack returns the key at once. A round in flight goes on without it.
+func (c *committerShell) giveBack() {
+	if c.key == nil {
+		return
+	}
+	key := c.key
+	c.key = nil
+	if err := key.Hand(committerHolder, groupHolder); err != nil && !errors.Is(err, capability.ErrRevoked) {
+		c.w.check.machine(err)
+	}
+	c.w.post(c.process.group.box, message{kind: messageKeyReturned, payload: key})
+}
+
+func (c *committerShell) lookupNext() {
+	if c.lookupBusy || c.lookupAlarm.set || !c.lookupOpen || !c.stable {
+		return
+	}
+	c.lookupBusy = true
+	c.do(&call{api: apiOffsetFetch, process: c.process, box: c.box, broker: c.broker, seq: c.lookupID})
+}
+
+func (c *committerShell) offsetsRead(request *call) {
+	c.lookupBusy = false
+	if request.seq != c.lookupID {
+		c.lookupNext()
+		return
+	}
+	if request.err == nil {
+		c.lookupOpen = false
+		for range 1 + c.w.once() {
+			c.w.post(c.process.group.box, message{kind: messageOffsetsFetched, seq: request.seq, payload: request.offsets})
+		}
+		return
+	}
+	c.lookupFailure++
+	c.w.post(c.process.group.box, message{kind: messageCoordinatorDoubted, seq: uint64(request.broker), err: request.err})
+	c.w.setAlarmIn(&c.lookupAlarm, min(backoffInitial<<min(c.lookupFailure-1, 16), backoffMax))
+}

@@ -1,0 +1,86 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Generate returns the script of a seed. A quarter of the seeds have no faults of the network, the processes or the
+// coordinator: there a slow handler is all that happens, and membership must not suffer (G6).
+func Generate(seed uint64) Script {
+	rng := rand.New(rand.NewPCG(seed, 0x5eed))
+	between := func(low, high int) int { return low + rng.IntN(high-low+1) }
+	span := func(low, high time.Duration) time.Duration {
+		return low + time.Duration(rng.Int64N(int64(high-low)/int64(time.Millisecond)+1))*time.Millisecond
+	}
+	s := Script{
+		Seed: seed, Members: between(1, 4), Partitions: between(1, 5), Records: between(5, 80),
+		FetchRecords: between(1, 12), MaxRecords: between(1, 10), MaxInTransit: between(2, 40),
+		Static: rng.IntN(4) == 0, AnyOrder: rng.IntN(3) == 0,
+		Session: span(6*time.Second, 12*time.Second), Heartbeat: span(500*time.Millisecond, 2*time.Second),
+		Rebalance: span(10*time.Second, 30*time.Second), Request: span(2*time.Second, 10*time.Second),
+		Delay: span(time.Millisecond, 40*time.Millisecond), Work: span(0, 300*time.Millisecond),
+		Stuck: span(time.Second, 40*time.Second), Horizon: span(10*time.Second, 60*time.Second),
+	}
+	s.ResumeBelow = rng.IntN(s.MaxInTransit)
+	s.Drain = span(0, s.Rebalance-s.Heartbeat-5*time.Second)
+	if rng.IntN(3) == 0 {
+		s.InitialDelay = span(0, 3*time.Second)
+	}
+	if rng.IntN(2) == 0 {
+		s.FailPercent = between(0, 10)
+	}
+	if rng.IntN(2) == 0 {
+		s.StuckPermille = between(0, 30)
+	}
+	kinds := []FaultKind{
+		FaultCrash, FaultCrash, FaultFreeze, FaultStall, FaultCut, FaultLossy, FaultLossy, FaultSlow, FaultDuplicate, FaultMove,
+		FaultMove, FaultDown, FaultClose, FaultClose, FaultRejoin, FaultRetain,
+	}
+	if s.Static {
+		kinds = append(kinds, FaultTwin)
+	}
+	if rng.IntN(4) == 0 {
+		kinds = []FaultKind{FaultClose, FaultRejoin, FaultDuplicate}
+	}
+	for range rng.IntN(9) {
+		s.Faults = append(s.Faults, randomFault(rng, &s, kinds[rng.IntN(len(kinds))]))
+	}
+	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int((a.At - b.At) / time.Millisecond) })
+	return s
+}
+
+func randomFault(rng *rand.Rand, s *Script, kind FaultKind) Fault {
+	span := func(low, high time.Duration) time.Duration {
+		return low + time.Duration(rng.Int64N(int64(max(high-low, 0))/int64(time.Millisecond)+1))*time.Millisecond
+	}
+	f := Fault{At: span(0, s.Horizon*9/10), Kind: kind, Member: rng.IntN(s.Members)}
+	switch kind {
+	case FaultCrash:
+		f.For = span(0, 2*s.Session)
+	case FaultFreeze:
+		f.For = span(100*time.Millisecond, 3*s.Session)
+	case FaultStall:
+		f.For, f.Amount = span(10*time.Millisecond, 3*time.Second), rng.IntN(8)
+	case FaultCut:
+		f.For = span(100*time.Millisecond, 2*s.Session)
+	case FaultLossy:
+		f.Member, f.For, f.Amount = rng.IntN(s.Members+1)-1, span(time.Second, s.Horizon/2), 5+rng.IntN(60)
+	case FaultSlow:
+		f.Member, f.For, f.Amount = rng.IntN(s.Members+1)-1, span(time.Second, s.Horizon/2), 2+rng.IntN(100)
+	case FaultDuplicate:
+		f.Member, f.For, f.Amount = -1, span(time.Second, s.Horizon), 5+rng.IntN(90)
+	case FaultMove:
+		f.For = span(0, 3*time.Second)
+	case FaultDown:
+		f.For = span(500*time.Millisecond, 12*time.Second)
+	case FaultClose:
+		f.For = span(0, 12*time.Second)
+	case FaultRejoin:
+	case FaultRetain:
+		f.Member, f.Amount = rng.IntN(s.Partitions), 1+rng.IntN(20)
+	case FaultTwin:
+	}
+	return f
+}

@@ -1,0 +1,267 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/troupego/troupe/internal/capability"
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
+)
+
+// startQueue is the partitions whose starting position is not decided, and the question for them that is under way.
+type startQueue struct {
+	waiting []int
+	id      uint64
+}
+
+// assign starts the partitions granted and asks where they are to begin.
+func (g *groupShell) assign(e rebalance.AssignPartitions) {
+	for _, grant := range e.Grants {
+		part := int(grant.TopicPartition.Partition)
+		if old := g.parts[part]; old != nil {
+			g.leaving = append(g.leaving, old) // lost, and its actor has not said so yet
+		}
+		v := &grantView{part: part, epoch: grant.Epoch}
+		g.parts[part] = v
+		v.shell = newPartitionShell(g.process, grant)
+		g.loan.want[part] = true
+		g.starts.waiting = append(g.starts.waiting, part)
+	}
+	g.settleLoan()
+	g.requestStarts()
+}
+
+func (g *groupShell) requestStarts() {
+	if len(g.starts.waiting) == 0 {
+		return
+	}
+	g.starts.id++
+	g.w.post(g.process.committer.box, message{kind: messageOffsetsWanted, seq: g.starts.id})
+}
+
+// offsetsFetched decides where the partitions start that wait for it.
+func (g *groupShell) offsetsFetched(m *message) {
+	if m.seq != g.starts.id {
+		return
+	}
+	offsets := m.payload.([]int64)
+	committed := make(map[int32]rebalance.Committed, len(g.starts.waiting))
+	for _, part := range g.starts.waiting {
+		committed[int32(part)] = rebalance.Committed{Offset: offsets[part]}
+	}
+	others := rebalance.GroupCommitsNone
+	if slices.ContainsFunc(offsets, func(o int64) bool { return o >= 0 }) {
+		others = rebalance.GroupCommitsSome
+	}
+	decisions := rebalance.DecideStarts(topic, committed, others, rebalance.ResetEarliest)
+	waiting := g.starts.waiting
+	g.starts.waiting = nil
+	for _, part := range waiting {
+		v := g.parts[part]
+		if v == nil {
+			continue
+		}
+		g.w.post(g.process.committer.box, message{
+			kind: messagePartitionOpened, part: int32(part), epoch: uint64(v.epoch), offset: offsets[part],
+		})
+		g.w.post(v.shell.box, message{
+			kind: messageStartDecided, epoch: uint64(v.epoch), offset: offsets[part], payload: decisions[int32(part)],
+		})
+		if !v.started {
+			v.started = true
+			g.feed(rebalance.PartitionStarted{TopicPartition: tpOf(part), Epoch: v.epoch})
+		}
+	}
+}
+
+func (g *groupShell) stopWaiting(part int) {
+	g.starts.waiting = slices.DeleteFunc(g.starts.waiting, func(p int) bool { return p == part })
+}
+
+// revoke begins REVOKING: each partition drains, commits and lets go by itself.
+func (g *groupShell) revoke(e rebalance.RevokePartitions) {
+	for _, grant := range e.Grants {
+		part := int(grant.TopicPartition.Partition)
+		v := g.view(part, grant.Epoch)
+		if v == nil {
+			continue
+		}
+		v.revoking = true
+		g.stopWaiting(part)
+		if g.w.mutant == MutantJoinEarly {
+			g.feed(rebalance.PartitionReleased{TopicPartition: grant.TopicPartition, Epoch: grant.Epoch})
+		}
+		g.w.post(v.shell.box, message{
+			kind: messageDrainWanted, epoch: uint64(grant.Epoch),
+			at: int64(e.DrainUntil.Sub(epochStart)), offset: int64(e.Deadline.Sub(epochStart)),
+		})
+	}
+}
+
+// lose fences partitions at once: the key dies first, so that not even a round that is being built goes out.
+func (g *groupShell) lose(e rebalance.LosePartitions) {
+	for _, grant := range e.Grants {
+		if v := g.view(int(grant.TopicPartition.Partition), grant.Epoch); v != nil {
+			v.lost = true
+		}
+	}
+	if g.w.mutant != MutantCommitAfterFence {
+		g.cutOff(e.Grants)
+	}
+	for _, grant := range e.Grants {
+		part := int(grant.TopicPartition.Partition)
+		v := g.view(part, grant.Epoch)
+		if v == nil {
+			continue
+		}
+		g.stopWaiting(part)
+		g.fence(part, grant.Epoch)
+		if g.w.mutant == MutantFlowAfterLoss {
+			continue
+		}
+		g.w.post(v.shell.box, message{kind: messageOwnershipLost, epoch: uint64(grant.Epoch), err: e.Cause})
+	}
+}
+
+func (g *groupShell) fence(part int, epoch kafka.AssignmentEpoch) {
+	if g.w.mutant != MutantCommitAfterFence {
+		g.w.post(g.process.committer.box, message{kind: messagePartitionFenced, part: int32(part), epoch: uint64(epoch)})
+	}
+}
+
+// partitionReleased ends a partition's epoch: fenced at the committer, its actor stopped, the member told.
+func (g *groupShell) partitionReleased(part int, epoch kafka.AssignmentEpoch) {
+	v := g.view(part, epoch)
+	if v == nil {
+		return
+	}
+	v.released = true
+	if g.parts[part] == v {
+		g.parts[part] = nil
+		g.loan.want[part] = false
+	} else {
+		g.leaving = slices.DeleteFunc(g.leaving, func(other *grantView) bool { return other == v })
+	}
+	g.stopWaiting(part)
+	g.fence(part, epoch)
+	g.settleLoan()
+	v.shell.stop()
+	g.feed(rebalance.PartitionReleased{TopicPartition: tpOf(part), Epoch: epoch})
+}
+
+// Who can hold the consumer's key.
+const (
+	groupHolder     capability.Holder = "group"
+	committerHolder capability.Holder = "committer"
+)
+
+// loan is actors/token.go: the consumer's key, lent to the committer and recalled when the set of partitions changes.
+type loan struct {
+	mint       *capability.Mint
+	key        *capability.Key
+	lent       bool
+	recalled   bool
+	want, have []bool
+	// dead are the last keys that were revoked: they must stay so.
+	dead []*capability.Key
+}
+
+func (l *loan) broken() {
+	if l.key != nil {
+		l.mint.Revoke(l.key)
+		l.bury(l.key)
+	}
+	l.key, l.lent, l.recalled = nil, false, false
+	clear(l.have)
+}
+
+func (l *loan) bury(key *capability.Key) {
+	if len(l.dead) > 3 {
+		l.dead = l.dead[1:]
+	}
+	l.dead = append(l.dead, key)
+}
+
+// adjust makes the key at home cover what it should.
+func (l *loan) adjust() error {
+	var gone, fresh []kafka.TopicPartition
+	had := 0
+	for part := range l.want {
+		if l.have[part] {
+			had++
+		}
+		switch {
+		case l.have[part] && !l.want[part]:
+			gone = append(gone, tpOf(part))
+		case !l.have[part] && l.want[part]:
+			fresh = append(fresh, tpOf(part))
+		}
+	}
+	if len(gone) > 0 && len(gone) == had {
+		l.mint.Revoke(l.key)
+		l.bury(l.key)
+		l.key = nil
+	} else if len(gone) > 0 {
+		part, err := l.mint.Split(l.key, groupHolder, gone)
+		if err != nil {
+			return err
+		}
+		l.mint.Revoke(part)
+		l.bury(part)
+	}
+	if len(fresh) > 0 {
+		key, err := l.mint.Grant(groupHolder, fresh...)
+		if err != nil {
+			return err
+		}
+		if l.key == nil {
+			l.key = key
+		} else {
+			if err := l.mint.Merge(l.key, key); err != nil {
+				return err
+			}
+			l.bury(key)
+		}
+	}
+	copy(l.have, l.want)
+	return nil
+}
+
+// settleLoan brings the committer the key it should have.
+func (g *groupShell) settleLoan() {
+	l := &g.loan
+	changed := !slices.Equal(l.want, l.have)
+	switch {
+	case l.lent && !l.recalled && changed:
+		l.recalled = true
+		g.w.post(g.process.committer.box, message{kind: messageKeyRecalled})
+	case !l.lent:
+		if changed {
+			g.w.check.machine(l.adjust())
+		}
+		if l.key == nil {
+			break
+		}
+		g.w.check.machine(l.key.Hand(groupHolder, committerHolder))
+		l.lent = true
+		g.w.post(g.process.committer.box, message{kind: messageKeyLent, payload: l.key})
+	}
+	g.w.check.keys(l)
+}
+
+func (g *groupShell) keyReturned(key *capability.Key) {
+	if key != g.loan.key || !g.loan.recalled {
+		return
+	}
+	g.loan.lent, g.loan.recalled = false, false
+	g.settleLoan()
+}
+
+// cutOff kills the key over partitions that were lost, and mints one over the rest.
+func (g *groupShell) cutOff(lost []rebalance.Grant) {
+	for _, grant := range lost {
+		g.loan.want[grant.TopicPartition.Partition] = false
+	}
+	g.loan.broken()
+	g.settleLoan()
+}

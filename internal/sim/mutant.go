@@ -1,0 +1,95 @@
+package sim
+
+import "fmt"
+
+// Mutant is a deliberate fault in the modeled shell. The machines themselves are never touched.
+type Mutant uint8
+
+// The mutants. Each says which guarantee it must break.
+const (
+	// MutantNone is the shell as it should be.
+	MutantNone Mutant = iota
+	// MutantCommitAfterFence does not tell the committer that a partition is fenced, nor takes the key away (G4).
+	MutantCommitAfterFence
+	// MutantAckTwice counts every acknowledgment for two records (G3).
+	MutantAckTwice
+	// MutantNoHeartbeatInDrain sends no heartbeat while partitions drain (G6).
+	MutantNoHeartbeatInDrain
+	// MutantDropMemberID forgets the member id when a JoinGroup is tried again (ID).
+	MutantDropMemberID
+	// MutantStaleEpoch takes an acknowledgment of an old epoch for one of the present (G3).
+	MutantStaleEpoch
+	// MutantCommitPosition offers the position instead of the contiguous point, past what is not acknowledged (G3).
+	MutantCommitPosition
+	// MutantJoinEarly calls partitions released as soon as they are to be revoked (G5).
+	MutantJoinEarly
+	// MutantNoGate lets a handler start while another one is still inside (G2).
+	MutantNoGate
+	// MutantNoWindow delivers without asking the window (G8).
+	MutantNoWindow
+	// MutantNoKeyCheck sends rounds without a look at the key (G10).
+	MutantNoKeyCheck
+	// MutantKeepPosition starts a partition where this process left it, not where the group did (G4).
+	MutantKeepPosition
+	// MutantSkipFailed passes over a record that failed (G1).
+	MutantSkipFailed
+	// MutantNoFinalCommit says that the final commit was confirmed without sending one (G5).
+	MutantNoFinalCommit
+	// MutantFlowAfterLoss goes on delivering after the partition was lost (G4).
+	MutantFlowAfterLoss
+	// MutantIgnoreDoubt never tells the link that the coordinator is gone (PROGRESS).
+	MutantIgnoreDoubt
+	// MutantOldGeneration sends commits with the generation before the present one (PROGRESS).
+	MutantOldGeneration
+	mutantEnd
+)
+
+var mutantNames = [...]struct{ name, breaks string }{
+	MutantNone:               {"none", "ok"},
+	MutantCommitAfterFence:   {"commit-after-fence", "G4"},
+	MutantAckTwice:           {"ack-counted-twice", "G3"},
+	MutantNoHeartbeatInDrain: {"no-heartbeat-in-drain", "G6"},
+	MutantDropMemberID:       {"member-id-dropped-on-retry", "ID"},
+	MutantStaleEpoch:         {"stale-epoch-accepted", "G3"},
+	MutantCommitPosition:     {"commit-past-a-gap", "G3"},
+	MutantJoinEarly:          {"join-before-released", "G5"},
+	MutantNoGate:             {"no-gate", "G2"},
+	MutantNoWindow:           {"no-window", "G8"},
+	MutantNoKeyCheck:         {"no-key-check", "G10"},
+	MutantKeepPosition:       {"position-from-memory", "G4"},
+	MutantSkipFailed:         {"failed-record-skipped", "G1"},
+	MutantNoFinalCommit:      {"no-final-commit", "G5"},
+	MutantFlowAfterLoss:      {"flow-after-loss", "G4"},
+	MutantIgnoreDoubt:        {"doubt-ignored", "PROGRESS"},
+	MutantOldGeneration:      {"old-generation-in-commits", "PROGRESS"},
+}
+
+// String returns the mutant's name.
+func (m Mutant) String() string {
+	if int(m) < len(mutantNames) {
+		return mutantNames[m].name
+	}
+	return fmt.Sprintf("Mutant(%d)", uint8(m))
+}
+
+// Breaks names the guarantee that the mutant is expected to break.
+func (m Mutant) Breaks() string { return mutantNames[m].breaks }
+
+// Mutants returns all mutants.
+func Mutants() []Mutant {
+	var all []Mutant
+	for m := MutantNone + 1; m < mutantEnd; m++ {
+		all = append(all, m)
+	}
+	return all
+}
+
+// ParseMutant returns the mutant of that name.
+func ParseMutant(name string) (Mutant, error) {
+	for m, known := range mutantNames {
+		if known.name == name {
+			return Mutant(m), nil
+		}
+	}
+	return MutantNone, fmt.Errorf("no mutant %q", name)
+}

@@ -1,0 +1,297 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
+)
+
+// errNoCoordinator is what a heartbeat or a leave fails with while the coordinator is not known.
+var errNoCoordinator = errors.New("coordinator not known")
+
+// process is one consumer: a tree of actors in one operating system process.
+type process struct {
+	w            *World
+	slot, number int
+	instance     string
+	dead, frozen bool
+	// ended is true after Left or Failed: nothing of it runs but handlers that have not returned.
+	ended bool
+	// closeBy is the deadline of Close, 0 before it; clean says that nothing disturbed it since.
+	closeBy int64
+	// replace says that a new process starts when this one has ended.
+	replace bool
+	// seenAlive is when the coordinator last had a sign of life, wokeAt when the process last came back from a freeze.
+	seenAlive, wokeAt int64
+
+	boxes     []*mailbox
+	group     *groupShell
+	heartbeat *heartbeatShell
+	committer *committerShell
+	handlers  *handlerPool
+	// gates keep G2; they outlive partitions. running counts the handlers that are really inside.
+	gates   []gate
+	running []int
+	// positions are where partitions were left, for a mutant.
+	positions []int64
+}
+
+// gate is a partition's place for one handler.
+type gate struct {
+	taken   bool
+	epoch   kafka.AssignmentEpoch
+	waiting *partitionShell
+}
+
+// start makes a process in a slot and lets its member join.
+func (w *World) start(slot int) *process {
+	w.nextProcess++
+	p := &process{w: w, slot: slot, number: w.nextProcess, seenAlive: -1}
+	if w.script.Static {
+		p.instance = fmt.Sprintf("instance-%d", slot)
+	}
+	n := w.script.Partitions
+	p.gates, p.running, p.positions = make([]gate, n), make([]int, n), make([]int64, n)
+	for i := range p.positions {
+		p.positions[i] = kafka.NoOffset
+	}
+	p.handlers = &handlerPool{w: w, process: p}
+	p.handlers.box = p.newBox(p.handlers)
+	p.group = newGroupShell(p)
+	p.heartbeat = newHeartbeatShell(p)
+	p.committer = newCommitterShell(p)
+	w.slots[slot] = p
+	p.group.feedLink(rebalance.LinkStart{})
+	p.group.feed(rebalance.Start{})
+	return p
+}
+
+func (p *process) newBox(owner receiver) *mailbox {
+	b := &mailbox{owner: owner, process: p, place: -1}
+	p.boxes = append(p.boxes, b)
+	return b
+}
+
+// crash ends a process as kill -9 does: handlers too, in the middle of their record.
+func (p *process) crash() {
+	if p.dead {
+		return
+	}
+	p.dead = true
+	for _, b := range p.boxes {
+		p.w.kill(b)
+	}
+	for part, n := range p.running {
+		for range n {
+			p.w.check.handlerLeft(p, part)
+		}
+		p.running[part] = 0
+	}
+	p.w.check.forget(p)
+}
+
+// freeze stops a process; time goes on without it.
+func (p *process) freeze() {
+	if p.dead || p.frozen {
+		return
+	}
+	p.frozen = true
+	for _, b := range p.boxes {
+		p.w.rest(b)
+	}
+}
+
+func (p *process) thaw() {
+	if p.dead || !p.frozen {
+		return
+	}
+	p.frozen = false
+	p.wokeAt = p.w.at
+	for _, b := range p.boxes {
+		p.w.wake(b)
+	}
+}
+
+// finish ends the tree after Left or Failed. Handlers that have not returned go on until they do.
+func (p *process) finish() {
+	p.ended = true
+	for _, b := range p.boxes {
+		if b != p.handlers.box {
+			p.w.kill(b)
+		}
+	}
+	p.w.check.forget(p)
+	if p.replace {
+		p.w.timeline.push(p.w.at+p.w.rng.Int64N(int64(p.w.script.Session)), eventRestartSlot, int64(p.slot), p)
+	}
+}
+
+// enterGate takes a partition's place for a handler; a waiter is told when it is free.
+func (p *process) enterGate(part int, epoch kafka.AssignmentEpoch, waiter *partitionShell) bool {
+	g := &p.gates[part]
+	if p.w.mutant != MutantNoGate && g.taken {
+		g.waiting = waiter
+		return false
+	}
+	g.taken, g.epoch = true, epoch
+	return true
+}
+
+func (p *process) leaveGate(part int, epoch kafka.AssignmentEpoch) {
+	g := &p.gates[part]
+	if !g.taken || g.epoch != epoch {
+		return
+	}
+	waiting := g.waiting
+	*g = gate{}
+	if waiting != nil {
+		p.w.post(waiting.box, message{kind: messagePlaceFree})
+	}
+}
+
+// heartbeatShell is actors/heartbeat.go: it keeps the session alive and sends LeaveGroup.
+type heartbeatShell struct {
+	w       *World
+	process *process
+	box     *mailbox
+	pulse   *rebalance.Pulse
+	alarm   alarm
+	broker  int
+	stable  bool
+	member  string
+	gen     kafka.Generation
+	busy    *call
+	queue   []*call
+}
+
+func newHeartbeatShell(p *process) *heartbeatShell {
+	pulse, err := rebalance.NewPulse(rebalance.PulseConfig{
+		HeartbeatInterval: p.w.script.Heartbeat, SessionTimeout: p.w.script.Session,
+	})
+	if err != nil {
+		panic(err)
+	}
+	h := &heartbeatShell{w: p.w, process: p, pulse: pulse, gen: kafka.NoGeneration}
+	h.box = p.newBox(h)
+	h.alarm.box = h.box
+	return h
+}
+
+func (h *heartbeatShell) receive(m *message) {
+	switch m.kind { //nolint:exhaustive // the other messages are not for this actor
+	case messageRing:
+		if h.w.rang(&h.alarm, m.payload.(*alarm)) {
+			h.feed(rebalance.PulseTick{})
+		}
+	case messageCoordinatorKnown:
+		h.broker, h.stable = int(m.seq), m.offset == 1
+		if h.stable {
+			h.feed(rebalance.PulseNudge{})
+		}
+	case messageGenerationEntered:
+		h.member, h.gen = m.payload.(string), kafka.Generation(m.gen)
+		h.feed(rebalance.PulseEnter{Generation: h.gen})
+	case messageGenerationLeft:
+		h.gen = kafka.NoGeneration
+		h.feed(rebalance.PulseLeave{})
+	case messageLeaveGroup:
+		h.leave(m.payload.(*call))
+	case messageCallDone:
+		h.done(m.payload.(*call))
+	default:
+		h.w.unknownMessage(h, m)
+	}
+}
+
+func (h *heartbeatShell) feed(in rebalance.PulseInput) {
+	effects, err := h.pulse.Step(h.w.now, in)
+	h.w.check.machine(err)
+	h.w.check.machine(h.pulse.Valid())
+	for _, effect := range effects {
+		switch e := effect.(type) {
+		case rebalance.SendHeartbeat:
+			if h.w.mutant == MutantNoHeartbeatInDrain && h.process.group.member.State() == rebalance.StateRevoking {
+				continue
+			}
+			h.do(&call{
+				api: apiHeartbeat, process: h.process, box: h.box, member: h.member, instance: h.process.instance,
+				gen: e.Generation, sentAt: e.SentAt, deadline: int64(e.Deadline.Sub(epochStart)), broker: h.broker,
+			})
+		case rebalance.SessionLapsed:
+			h.w.post(h.process.group.box, message{kind: messageSessionLapsed, gen: int32(e.Generation)})
+		}
+	}
+	at, ok := h.pulse.Deadline()
+	h.w.setAlarm(&h.alarm, at, ok)
+}
+
+// do makes one call after the other.
+func (h *heartbeatShell) do(c *call) {
+	h.queue = append(h.queue, c)
+	h.next()
+}
+
+func (h *heartbeatShell) next() {
+	if h.busy != nil || len(h.queue) == 0 {
+		return
+	}
+	c := h.queue[0]
+	h.queue = h.queue[1:]
+	h.busy = c
+	if !h.stable {
+		c.err = errNoCoordinator
+		h.w.finish(c)
+		return
+	}
+	limit := h.w.script.Request
+	if c.api == apiHeartbeat {
+		limit = max(1, time.Duration(c.deadline-h.w.at))
+	}
+	h.w.send(c, limit)
+}
+
+func (h *heartbeatShell) done(c *call) {
+	if c != h.busy {
+		return
+	}
+	h.busy = nil
+	defer h.next()
+	group := h.process.group.box
+	if c.api == apiLeave {
+		h.w.post(group, message{kind: messageLeaveAnswered, seq: c.seq, err: c.err})
+		return
+	}
+	if c.err != nil && c.err != errNoCoordinator {
+		h.w.post(group, message{kind: messageCoordinatorDoubted, seq: uint64(c.broker), err: c.err})
+	}
+	h.feed(rebalance.PulseAnswered{SentAt: c.sentAt, Err: c.err})
+	if h.w.twice() {
+		h.feed(rebalance.PulseAnswered{SentAt: c.sentAt, Err: c.err})
+	}
+	if c.gen == h.gen && c.err != errNoCoordinator {
+		h.w.post(group, message{kind: messageHeartbeatAnswered, gen: int32(c.gen), err: c.err})
+	}
+}
+
+// leave sends LeaveGroup; a heartbeat under way is cut off.
+func (h *heartbeatShell) leave(c *call) {
+	if !h.stable {
+		h.w.post(h.process.group.box, message{kind: messageLeaveAnswered, seq: c.seq, err: errNoCoordinator})
+		return
+	}
+	h.feed(rebalance.PulseLeave{})
+	h.gen = kafka.NoGeneration
+	h.queue = nil
+	if h.busy != nil {
+		abandon(h.busy)
+		old := h.busy
+		h.busy = nil
+		old.err = errCut
+		h.feed(rebalance.PulseAnswered{SentAt: old.sentAt, Err: old.err})
+	}
+	c.box, c.broker = h.box, h.broker
+	h.do(c)
+}

@@ -1,0 +1,228 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Script is everything that decides a run. The same script gives the same run, step by step.
+type Script struct {
+	// Note says what the script is for; only for people.
+	Note string
+	// Want is what the run must end with: "ok", or the guarantee that a mutant breaks.
+	Want string
+	// Mutant is the deliberate fault, MutantNone for none.
+	Mutant Mutant
+	// Seed decides every choice that the script does not.
+	Seed uint64
+	// Members is the number of member processes, Partitions that of partitions, Records the records of each partition.
+	Members, Partitions, Records int
+	// FetchRecords is the most records of one fetch answer, MaxRecords of one delivery.
+	FetchRecords, MaxRecords int
+	// MaxInTransit and ResumeBelow are the window.
+	MaxInTransit, ResumeBelow int
+	// Static members have group instance ids.
+	Static bool
+	// AnyOrder handlers acknowledge the records of a delivery in any order, as a user's actor may.
+	AnyOrder bool
+	// FailPercent is how often a record fails, StuckPermille how often a handler is very slow and does not look at its
+	// context.
+	FailPercent, StuckPermille int
+	// Session, Heartbeat, Rebalance, Drain and Request are the group's timings; InitialDelay is the coordinator's
+	// group.initial.rebalance.delay.ms.
+	Session, Heartbeat, Rebalance, Drain, Request, InitialDelay time.Duration
+	// Delay is the most a message takes on the network, Work the most that a record takes, Stuck what a stuck one takes.
+	Delay, Work, Stuck time.Duration
+	// Horizon is when faults stop; Faults end at the latest then.
+	Horizon time.Duration
+	// Faults in the order of their time.
+	Faults []Fault
+}
+
+// FaultKind is what goes wrong.
+type FaultKind string
+
+// The kinds of faults. Member is a slot, or -1 for all.
+const (
+	// FaultCrash kills a process; a new one starts For later.
+	FaultCrash FaultKind = "crash"
+	// FaultFreeze stops a process for For, as SIGSTOP and SIGCONT do.
+	FaultFreeze FaultKind = "freeze"
+	// FaultStall holds one of a process's actors up for For.
+	FaultStall FaultKind = "stall"
+	// FaultCut lets no request of a process through for For.
+	FaultCut FaultKind = "cut"
+	// FaultLossy loses Amount percent of the requests or answers for For.
+	FaultLossy FaultKind = "lossy"
+	// FaultSlow makes the network Amount times slower for For.
+	FaultSlow FaultKind = "slow"
+	// FaultDuplicate hands Amount percent of the answers to the machines twice, for For.
+	FaultDuplicate FaultKind = "duplicate"
+	// FaultMove moves the coordinator to the next broker, which loads for For.
+	FaultMove FaultKind = "move"
+	// FaultDown takes the coordinator's broker away: nobody answers for For, then the next one is coordinator.
+	FaultDown FaultKind = "down"
+	// FaultClose closes a consumer within For; a new one starts afterwards.
+	FaultClose FaultKind = "close"
+	// FaultRejoin asks a member to rebalance.
+	FaultRejoin FaultKind = "rejoin"
+	// FaultRetain drops Amount records from the start of the log of partition Member.
+	FaultRetain FaultKind = "retain"
+	// FaultTwin starts a second process with the instance id of a slot's first, which is left running.
+	FaultTwin FaultKind = "twin"
+)
+
+// Fault is one thing that goes wrong.
+type Fault struct {
+	At     time.Duration
+	Kind   FaultKind
+	Member int
+	For    time.Duration
+	Amount int
+}
+
+// String is the fault as a line of a script.
+func (f Fault) String() string {
+	return fmt.Sprintf("fault %v %s %d %v %d", f.At, f.Kind, f.Member, f.For, f.Amount)
+}
+
+// field is one line "name value" of a script.
+type field struct {
+	name  string
+	value any
+}
+
+func (s *Script) fields() []field {
+	return []field{
+		{"seed", &s.Seed},
+		{"members", &s.Members},
+		{"partitions", &s.Partitions},
+		{"records", &s.Records},
+		{"fetch-records", &s.FetchRecords},
+		{"max-records", &s.MaxRecords},
+		{"max-in-transit", &s.MaxInTransit},
+		{"resume-below", &s.ResumeBelow},
+		{"static", &s.Static},
+		{"any-order", &s.AnyOrder},
+		{"fail-percent", &s.FailPercent},
+		{"stuck-permille", &s.StuckPermille},
+		{"session", &s.Session},
+		{"heartbeat", &s.Heartbeat},
+		{"rebalance", &s.Rebalance},
+		{"drain", &s.Drain},
+		{"request", &s.Request},
+		{"initial-delay", &s.InitialDelay},
+		{"delay", &s.Delay},
+		{"work", &s.Work},
+		{"stuck", &s.Stuck},
+		{"horizon", &s.Horizon},
+	}
+}
+
+// String writes the script; Parse reads it back.
+func (s *Script) String() string {
+	var b strings.Builder
+	for line := range strings.Lines(s.Note) {
+		fmt.Fprintf(&b, "# %s\n", strings.TrimSpace(line))
+	}
+	want := s.Want
+	if want == "" {
+		want = "ok"
+	}
+	fmt.Fprintf(&b, "want %s\nmutant %s\n", want, s.Mutant)
+	for _, f := range s.fields() {
+		switch v := f.value.(type) {
+		case *uint64:
+			fmt.Fprintf(&b, "%s %d\n", f.name, *v)
+		case *int:
+			fmt.Fprintf(&b, "%s %d\n", f.name, *v)
+		case *bool:
+			fmt.Fprintf(&b, "%s %t\n", f.name, *v)
+		case *time.Duration:
+			fmt.Fprintf(&b, "%s %v\n", f.name, *v)
+		}
+	}
+	for _, fault := range s.Faults {
+		b.WriteString(fault.String() + "\n")
+	}
+	return b.String()
+}
+
+// Parse reads a script.
+func Parse(text string) (Script, error) {
+	var s Script
+	number := 0
+	for line := range strings.Lines(text) {
+		number++
+		line = strings.TrimSpace(line)
+		if note, ok := strings.CutPrefix(line, "#"); ok {
+			s.Note = strings.TrimSpace(s.Note + "\n" + strings.TrimSpace(note))
+			continue
+		}
+		if line == "" {
+			continue
+		}
+		if err := s.parseLine(strings.Fields(line)); err != nil {
+			return Script{}, fmt.Errorf("sim: line %d %q: %w", number, line, err)
+		}
+	}
+	return s, nil
+}
+
+func (s *Script) parseLine(words []string) error {
+	switch {
+	case words[0] == "fault":
+		fault, err := parseFault(words)
+		s.Faults = append(s.Faults, fault)
+		return err
+	case len(words) != 2:
+		return fmt.Errorf("want a name and a value")
+	case words[0] == "want":
+		s.Want = words[1]
+		return nil
+	case words[0] == "mutant":
+		var err error
+		s.Mutant, err = ParseMutant(words[1])
+		return err
+	}
+	fields := s.fields()
+	i := slices.IndexFunc(fields, func(f field) bool { return f.name == words[0] })
+	if i < 0 {
+		return fmt.Errorf("no such field")
+	}
+	var err error
+	switch v := fields[i].value.(type) {
+	case *uint64:
+		*v, err = strconv.ParseUint(words[1], 10, 64)
+	case *int:
+		*v, err = strconv.Atoi(words[1])
+	case *bool:
+		*v, err = strconv.ParseBool(words[1])
+	case *time.Duration:
+		*v, err = time.ParseDuration(words[1])
+	}
+	return err
+}
+
+func parseFault(words []string) (Fault, error) {
+	if len(words) != 6 {
+		return Fault{}, fmt.Errorf("want: fault AT KIND MEMBER FOR AMOUNT")
+	}
+	at, err := time.ParseDuration(words[1])
+	if err != nil {
+		return Fault{}, err
+	}
+	member, err := strconv.Atoi(words[3])
+	if err != nil {
+		return Fault{}, err
+	}
+	duration, err := time.ParseDuration(words[4])
+	if err != nil {
+		return Fault{}, err
+	}
+	amount, err := strconv.Atoi(words[5])
+	return Fault{At: at, Kind: FaultKind(words[2]), Member: member, For: duration, Amount: amount}, err
+}
