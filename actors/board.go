@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
 )
@@ -72,6 +73,8 @@ type cell struct {
 	redelivered atomic.Uint64
 	restarts    atomic.Uint64
 	delivery    atomic.Pointer[Delivery]
+	// offer is the latest offset offered that the committer has not taken.
+	offer atomic.Pointer[commit.Offset]
 	// positionEpoch outlives the partition actor's incarnations, as the committer's view of the epoch does.
 	positionEpoch atomic.Uint32
 }

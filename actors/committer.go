@@ -120,7 +120,9 @@ func (c *committer) receive(ctx actor.Context, message any) {
 func (c *committer) receiveProgress(ctx actor.Context, message any) {
 	switch m := message.(type) {
 	case *offsetOffered:
-		c.feed(ctx, commit.Offered{Offset: m.offset})
+		if offset := m.cell.offer.Swap(nil); offset != nil {
+			c.feed(ctx, commit.Offered{Offset: *offset})
+		}
 	case *flushWanted:
 		c.nextID++
 		c.flushes[c.nextID] = flushOwner{pid: m.from, id: m.id}

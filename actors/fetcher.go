@@ -101,7 +101,7 @@ func (f *fetcher) receive(ctx actor.Context, message any) {
 		f.fetched(ctx, m)
 	case *offsetLookup:
 		f.lookup.add(m)
-		f.lookupNext()
+		f.lookupSoon()
 	case *lookupDone:
 		f.lookedUp(ctx, m)
 	}

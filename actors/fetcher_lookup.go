@@ -3,6 +3,8 @@ package actors
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -15,7 +17,7 @@ import (
 type lookups struct {
 	client   LookupClient
 	work     *worker
-	waiting  []*offsetLookup
+	waiting  map[kafka.TopicPartition]*offsetLookup
 	asked    []*offsetLookup
 	alarm    alarm
 	failures int
@@ -28,20 +30,25 @@ type lookupDone struct {
 	err     error
 }
 
+// lookupGather is how long a first question waits for those of the member's other partitions.
+const lookupGather = 5 * time.Millisecond
+
 // add queues a question; a newer one of the same partition replaces it.
 func (l *lookups) add(m *offsetLookup) {
-	l.forget(m.query.TopicPartition)
-	l.waiting = append(l.waiting, m)
+	if l.waiting == nil {
+		l.waiting = make(map[kafka.TopicPartition]*offsetLookup)
+	}
+	l.waiting[m.query.TopicPartition] = m
 }
 
-func (l *lookups) forget(tp kafka.TopicPartition) {
-	kept := l.waiting[:0]
-	for _, m := range l.waiting {
-		if m.query.TopicPartition != tp {
-			kept = append(kept, m)
-		}
+func (l *lookups) forget(tp kafka.TopicPartition) { delete(l.waiting, tp) }
+
+// lookupSoon sets the time of the next look-up: a member that starts asks for all its partitions within a moment, and a
+// broker is asked once for all of them.
+func (f *fetcher) lookupSoon() {
+	if l := &f.lookup; !l.alarm.set && len(l.asked) == 0 {
+		l.alarm.setAt(f.shared.sys, f.self, time.Now().Add(lookupGather), true)
 	}
-	l.waiting = kept
 }
 
 func (f *fetcher) lookupNext() {
@@ -49,7 +56,8 @@ func (f *fetcher) lookupNext() {
 	if len(l.asked) > 0 || len(l.waiting) == 0 || l.alarm.set {
 		return
 	}
-	l.asked, l.waiting = l.waiting, nil
+	l.asked = slices.Collect(maps.Values(l.waiting))
+	clear(l.waiting)
 	queries := make([]OffsetQuery, len(l.asked))
 	for i, m := range l.asked {
 		queries[i] = m.query
@@ -76,8 +84,9 @@ func (f *fetcher) lookedUp(ctx actor.Context, m *lookupDone) {
 		f.shared.trouble("offset look-up at "+f.broker.String(), m.err, delay)
 		ctx.Send(f.group, &brokerDoubted{broker: f.broker, err: m.err})
 		for _, q := range asked {
-			if f.routes[q.query.TopicPartition].epoch == q.epoch {
-				l.waiting = append(l.waiting, q)
+			_, newer := l.waiting[q.query.TopicPartition]
+			if f.routes[q.query.TopicPartition].epoch == q.epoch && !newer {
+				l.add(q)
 			}
 		}
 		l.alarm.setAt(f.shared.sys, f.self, time.Now().Add(delay), true)

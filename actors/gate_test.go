@@ -150,6 +150,24 @@ func TestSlots_AWaiterThatIsGoneOrNotReadyHoldsNobodyUp(t *testing.T) {
 	})
 }
 
+func TestSlots_PassGivesTheTurnOnAndOneThatWaitsKeepsItsPlace(t *testing.T) {
+	inMailboxes(t, func(m *mailboxes) {
+		s := &slots{sys: m.sys, limit: 1}
+		a, b, c := m.new(nil), m.new(nil), m.new(nil)
+		assert.True(t, s.enter(a))
+		assert.False(t, s.enter(b))
+		assert.False(t, s.enter(c))
+		s.pass(b)
+		s.pass(c)
+		s.leave()
+		assert.Equal(t, []int{1, 0}, []int{m.taken(b), m.taken(c)}, "nothing was free to pass")
+		s.pass(c)
+		s.pass(b)
+		assert.Equal(t, []int{0, 1}, []int{m.taken(b), m.taken(c)})
+		assert.True(t, s.enter(c))
+	})
+}
+
 func TestSlots_NoWakeUpIsLostUnderLoad(t *testing.T) {
 	inMailboxes(t, func(m *mailboxes) {
 		s := &slots{sys: m.sys, limit: 3}

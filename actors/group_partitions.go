@@ -68,6 +68,7 @@ func partitionsOf(grants []rebalance.Grant) []kafka.TopicPartition {
 // assign starts the partitions granted and asks where they are to begin.
 func (g *group) assign(ctx actor.Context, e rebalance.AssignPartitions) {
 	if len(e.Grants) > 0 {
+		g.starts.asked = nil // an answer that is still under way may be older than another owner's last commit
 		g.shared.observe(event.PartitionsAssigned{Member: g.shared.member(), Partitions: partitionsOf(e.Grants)})
 	}
 	for _, grant := range e.Grants {

@@ -197,10 +197,11 @@ type keyReturned struct {
 
 // --- partition and committer
 
-// offsetOffered: partition -> committer: everything below is finished. Sent when the contiguous point moved.
+// offsetOffered: partition -> committer: the contiguous point moved. The offset is taken from the cell, so that one message
+// per partition waits at most, however fast its handler is.
 type offsetOffered struct {
 	silent
-	offset commit.Offset
+	cell *cell
 }
 
 // flushWanted: partition -> committer: commit what was offered now. Answered by flushed with the same id.

@@ -279,6 +279,7 @@ func (p *partition) cancelCause(cause error) error {
 
 func (p *partition) committerKnown(ctx actor.Context, m *committerKnown) {
 	p.committer = m.pid
+	ctx.Send(p.committer, &offsetOffered{cell: p.cell}) // what the one before had not taken
 	p.offered = kafka.NoOffset
 	if p.tracker != nil && p.machine.CanCommit() {
 		p.offer(ctx)
@@ -305,9 +306,11 @@ func (p *partition) offer(ctx actor.Context) {
 		return
 	}
 	p.offered = offset
-	ctx.Send(p.committer, &offsetOffered{offset: commit.Offset{
+	if p.cell.offer.Swap(&commit.Offset{
 		TopicPartition: p.tp, Epoch: p.epoch, PositionEpoch: p.positionEpoch, Offset: offset, LeaderEpoch: p.tracker.CommittableEpoch(),
-	}})
+	}) == nil {
+		ctx.Send(p.committer, &offsetOffered{cell: p.cell})
+	}
 }
 
 // pump does what can be done now: ask for more, and deliver.

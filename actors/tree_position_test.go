@@ -106,7 +106,7 @@ func TestTree_ATruncationAheadOfThePositionSkipsNothing(t *testing.T) {
 		w.c.produce(at(0), 3)
 		close(release)
 		w.sleep(3 * time.Second)
-		assert.Equal(t, upTo(0, 25), distinct(w.offsets(at(0))))
+		assert.Subset(t, w.offsets(at(0)), upTo(0, 25))
 		assert.Equal(t, int64(25), w.c.committedAt(at(0)))
 	})
 }

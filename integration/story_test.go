@@ -102,11 +102,22 @@ func TestB22_AMemberThatIsCutOffStopsDelivering(t *testing.T) {
 		require.LessOrEqual(t, time.Since(cut), c.SessionTimeout+c.HeartbeatInterval+100*time.Millisecond)
 		eventually(t, 30*time.Second, "the other takes over", func() bool { return len(two.owned()) == partitions })
 		for _, tp := range mine {
+			var taken time.Time
+			for _, e := range l.of(tp) {
+				if e.member == "two" && taken.IsZero() {
+					taken = e.start
+				}
+			}
+			overlaps := 0
 			for _, e := range l.of(tp) {
 				if e.member == "one" {
 					assert.LessOrEqual(t, e.start.Sub(cut), c.SessionTimeout+c.HeartbeatInterval, "%s@%d begun after the session's end", tp, e.offset)
+					if !taken.IsZero() && e.end.After(taken) {
+						overlaps++
+					}
 				}
 			}
+			assert.LessOrEqual(t, overlaps, 1, "records of %s that both worked on at once: at most the one in its handler", tp)
 		}
 		eventually(t, 3*time.Minute, "every record handled", func() bool { return l.distinct() == n })
 		hole.on.Store(false)

@@ -82,7 +82,7 @@ var Table = []Row{
 		Path:    "pkg/kafkatest",
 		Project: []string{"pkg/kafka", "pkg/event", "pkg/api", "actors", "rebalance", "supervisor"}, // RunHandler runs a handler as a partition does
 		Outside: []string{
-			protoactor, zap, "github.com/twmb/franz-go/pkg/kfake", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kerr",
+			protoactor, zap, "github.com/rcrowley/go-metrics", "github.com/twmb/franz-go/pkg/kfake", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kerr",
 			kmsg, sarama,
 		},
 	},

@@ -108,7 +108,6 @@ func (w *World) workTime(d *delivery) time.Duration {
 	return time.Duration(w.rng.Int64N(int64(w.script.Work)))
 }
 
-
 func (p *handlerPool) later(d *delivery, index int, wait time.Duration) {
 	p.w.timeline.push(p.w.at+int64(wait), eventPost, int64(index)|int64(d.step)<<32, d)
 }

@@ -44,7 +44,6 @@ type partitionShell struct {
 	tracker *commit.Tracker
 	window  *commit.Window
 	offered int64
-	flushBy int64
 	flushID uint64
 	// flushed is what the final commit ended with; answeredFlush is true once it did.
 	answeredFlush bool
@@ -65,7 +64,9 @@ type partitionShell struct {
 	runner   *delivery // waits for the gate
 	stopped  bool
 
-	truth *truth
+	// drainUntil is the earliest end of a drain asked for, finalTarget what the final commit was to reach; for the checker.
+	drainUntil, finalTarget int64
+	truth                   *truth
 }
 
 func newPartitionShell(p *process, grant rebalance.Grant) *partitionShell {
@@ -110,6 +111,9 @@ func (s *partitionShell) receive(m *message) {
 			s.run(d)
 		}
 	case messageDrainWanted:
+		if s.drainUntil == 0 || m.at < s.drainUntil {
+			s.drainUntil = m.at
+		}
 		s.feed(rebalance.DrainRequested{
 			DrainUntil: epochStart.Add(time.Duration(m.at)), Deadline: epochStart.Add(time.Duration(m.offset)),
 		})
@@ -201,14 +205,14 @@ func (s *partitionShell) stopFlow() {
 }
 
 func (s *partitionShell) requestFinalCommit(deadline int64) {
-	s.flushBy = deadline
-	if s.w.mutant == MutantNoFinalCommit {
-		s.feed(rebalance.FinalCommitAnswered{})
-		return
-	}
 	if s.tracker != nil {
 		s.collect()
 		s.offer()
+		s.finalTarget = s.tracker.Committable()
+	}
+	if s.w.mutant == MutantNoFinalCommit {
+		s.feed(rebalance.FinalCommitAnswered{})
+		return
 	}
 	s.flushID++
 	s.w.post(s.process.committer.box, message{

@@ -20,8 +20,8 @@ type process struct {
 	dead, frozen bool
 	// ended is true after Left or Failed: nothing of it runs but handlers that have not returned.
 	ended bool
-	// closeBy is the deadline of Close, 0 before it; clean says that nothing disturbed it since.
-	closeBy int64
+	// closeBy is the deadline of Close, 0 before it, closeAsked when it began.
+	closeBy, closeAsked int64
 	// replace says that a new process starts when this one has ended.
 	replace bool
 	// seenAlive is when the coordinator last had a sign of life, wokeAt when the process last came back from a freeze.
@@ -34,6 +34,7 @@ type process struct {
 	handlers  *handlerPool
 	// gates keep G2; they outlive partitions. running counts the handlers that are really inside.
 	gates   []gate
+	truths  []*truth
 	running []int
 	// positions are where partitions were left, for a mutant.
 	positions []int64
@@ -90,7 +91,6 @@ func (p *process) crash() {
 		}
 		p.running[part] = 0
 	}
-	p.w.check.forget(p)
 }
 
 // freeze stops a process; time goes on without it.
@@ -123,7 +123,6 @@ func (p *process) finish() {
 			p.w.kill(b)
 		}
 	}
-	p.w.check.forget(p)
 	if p.replace {
 		p.w.timeline.push(p.w.at+p.w.rng.Int64N(int64(p.w.script.Session)), eventRestartSlot, int64(p.slot), p)
 	}

@@ -21,9 +21,9 @@ type Consumer struct {
 }
 
 // Close drains the handlers, commits what is finished, leaves the group and ends every goroutine. It returns at the
-// latest when ctx ends or Config.CloseTimeout has passed, whatever brokers and handlers do. Nil means that everything
-// delivered was finished and is committed; a *actors.CloseError names what was not, and nothing of that is lost: it is
-// delivered again, here or elsewhere. When the consumer had failed before, the error is that of Err.
+// latest when ctx ends or Config.CloseTimeout has passed, whatever brokers and handlers do. Nil means that every handler has
+// returned and that everything finished is committed; a *actors.CloseError names what was not. Nothing of that is lost, nor
+// of what handlers left unfinished: it is delivered again, here or elsewhere. When the consumer had failed before, the error is that of Err.
 //
 // It may be called any number of times; every caller gets the same result. The first call sets the time for draining.
 //

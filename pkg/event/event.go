@@ -123,8 +123,9 @@ type FetchFailed struct {
 	RetryIn time.Duration
 }
 
-// PartitionFailed: a batch of this partition cannot be read (corrupt, unknown compression, too large). The partition
-// stands at Offset and is tried again after RetryIn; the others go on.
+// PartitionFailed: a batch of this partition cannot be read (corrupt, unknown compression, too large), or there is no
+// position to start from (reset policy "none"). The partition stands at Offset and is tried again after RetryIn, not before
+// it is assigned anew when that is 0; the others go on.
 type PartitionFailed struct {
 	Member         Member
 	TopicPartition kafka.TopicPartition

@@ -23,7 +23,10 @@ import (
 	"github.com/troupego/troupe/pkg/kafkatest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The meters of sarama, see meter.go, tick in one goroutine for as long as the process lives.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
+}
 
 // everywhere runs a test with a broker on loopback and with one in memory inside a bubble.
 func everywhere(t *testing.T, test func(t *testing.T, opts ...kafkatest.Option)) {

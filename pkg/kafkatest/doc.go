@@ -9,6 +9,10 @@
 //	... consume from broker.Addrs() ...
 //	committed, err := broker.Committed("billing")
 //
+// Inside a bubble nothing may be shared with another one, zstd through sarama included. A test that looks for leaked
+// goroutines ignores "github.com/rcrowley/go-metrics.(*meterArbiter).tick": sarama's meters tick in it until the process
+// ends.
+//
 // Faults: [Broker.Freeze] stops every byte and closes nothing, as a machine that hangs does; [Broker.Cut] breaks all
 // connections; [Broker.Cluster] gives the embedded cluster for all that kfake itself can do, such as failing requests or
 // moving leaders.

@@ -1,0 +1,55 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/troupego/troupe/rebalance"
+)
+
+// settled reports whether everything is done: the group is stable, every member is in it, and every partition is handled
+// and committed to its end.
+func (w *World) settled() bool {
+	if w.coordinator.phase != groupStable || w.coordinator.loadingUntil > w.at {
+		return false
+	}
+	for part, l := range w.logs {
+		if w.check.floor[part] < len(l.records) || len(l.records) < w.script.Records || w.coordinator.committed[part] != l.end {
+			return false
+		}
+	}
+	for _, p := range w.slots {
+		if p == nil || p.dead || p.ended || p.closeBy > 0 {
+			return false
+		}
+		member := p.group.member
+		if member.State() != rebalance.StateAssigned || member.Generation() != w.coordinator.generation {
+			return false
+		}
+	}
+	return len(w.coordinator.members) == len(w.slots)
+}
+
+// unsettled says what is missing.
+func (w *World) unsettled() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "not settled: phase %d, generation %d, %d of %d members", w.coordinator.phase, w.coordinator.generation,
+		len(w.coordinator.members), len(w.slots))
+	for part, l := range w.logs {
+		fmt.Fprintf(&b, "; %s: %d of %d handled, committed %d of %d", tpOf(part), w.check.floor[part], len(l.records),
+			w.coordinator.committed[part], l.end)
+	}
+	for slot, p := range w.slots {
+		if p == nil {
+			continue
+		}
+		fmt.Fprintf(&b, "; slot %d: dead %t ended %t, %s generation %d id %q, link %s", slot, p.dead, p.ended, p.group.member.State(),
+			p.group.member.Generation(), p.group.member.MemberID(), p.group.link.State())
+		for _, v := range p.group.parts {
+			if v != nil {
+				fmt.Fprintf(&b, ", %s epoch %d %s", tpOf(v.part), v.epoch, v.shell.machine.State())
+			}
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,148 @@
+// Command troupesim runs the simulation of internal/sim: many histories, one script, or the mutants. It ends with status 1,
+// and prints the seed, when a guarantee did not hold.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"time"
+
+	"github.com/troupego/troupe/internal/sim"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	count := flag.Int("n", 10000, "histories to run")
+	seed := flag.Uint64("seed", 0, "seed of the first history; 0 takes one from the clock")
+	script := flag.String("script", "", "run this script instead")
+	mutants := flag.Bool("mutants", false, "run every mutant until it is caught, at most n histories each")
+	keep := flag.String("keep", "", "write a failing seed's shrunk script into this directory")
+	going := flag.Bool("k", false, "go on after a violation")
+	profile := flag.String("cpuprofile", "", "write a CPU profile")
+	flag.Parse()
+	if *profile != "" {
+		file, err := os.Create(*profile)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	if *seed == 0 {
+		*seed = uint64(time.Now().UnixNano())
+	}
+	switch {
+	case *script != "":
+		return runScript(*script)
+	case *mutants:
+		return runMutants(*seed, *count, *keep)
+	}
+	return runSeeds(*seed, *count, *keep, *going)
+}
+
+func runScript(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	script, err := sim.Parse(string(text))
+	if err != nil {
+		return err
+	}
+	result := sim.Run(script)
+	fmt.Printf("%s: %d steps, %v of virtual time\n", path, result.Stats.Steps, result.Stats.Virtual)
+	return result.Expect(script.Want)
+}
+
+// runSeeds runs count histories from seed on and prints the figures.
+func runSeeds(seed uint64, count int, keep string, going bool) error {
+	began := time.Now()
+	fmt.Printf("seeds %d to %d\n", seed, seed+uint64(count)-1)
+	var total sim.Stats
+	var first error
+	failures := 0
+	for i := range uint64(count) {
+		script := sim.Generate(seed + i)
+		result := sim.Run(script)
+		total.Add(result.Stats)
+		if result.Violation == nil {
+			continue
+		}
+		failures++
+		err := fmt.Errorf("seed %d: %v", seed+i, result.Violation)
+		if first == nil {
+			first = err
+		}
+		fmt.Println(err)
+		if keep != "" {
+			if err := write(keep, script, result.Violation, fmt.Sprintf("seed-%d", seed+i)); err != nil {
+				return err
+			}
+		}
+		if !going {
+			break
+		}
+	}
+	report(&total, time.Since(began))
+	if first != nil {
+		return fmt.Errorf("%d of %d histories failed, the first: %w", failures, total.Histories, first)
+	}
+	return nil
+}
+
+func write(dir string, script sim.Script, violation *sim.Violation, name string) error {
+	small := sim.Shrink(script, violation.Guarantee)
+	small.Want = violation.Guarantee
+	small.Note = sim.Run(small).Violation.String()
+	path := filepath.Join(dir, name+".txt")
+	fmt.Println("shrunk:", path)
+	return os.WriteFile(path, []byte(small.String()), 0o644)
+}
+
+// runMutants wants every mutant caught within count histories.
+func runMutants(seed uint64, count int, keep string) error {
+	missed := 0
+	for _, mutant := range sim.Mutants() {
+		caught, script, histories := sim.Hunt(mutant, seed, count)
+		switch {
+		case caught == nil:
+			missed++
+			fmt.Printf("%-28s NOT CAUGHT in %d histories\n", mutant, histories)
+			continue
+		case caught.Guarantee != mutant.Breaks():
+			fmt.Printf("%-28s caught after %d histories as %s instead of %s: %s\n", mutant, histories, caught.Guarantee, mutant.Breaks(), caught.Text)
+		default:
+			fmt.Printf("%-28s caught after %d histories: %v\n", mutant, histories, caught)
+		}
+		if keep != "" {
+			if err := write(keep, script, caught, "mutant-"+mutant.String()); err != nil {
+				return err
+			}
+		}
+	}
+	if missed > 0 {
+		return fmt.Errorf("%d mutants were not caught (seed %d)", missed, seed)
+	}
+	return nil
+}
+
+func report(s *sim.Stats, took time.Duration) {
+	fmt.Printf("histories %d, steps %d, %.0f steps/s, virtual %v, real %v\n",
+		s.Histories, s.Steps, float64(s.Steps)/took.Seconds(), s.Virtual.Round(time.Hour), took.Round(time.Millisecond))
+	fmt.Printf("processes %d, records delivered %d, redelivered %d, commits stored %d, rounds failed %d\n",
+		s.Processes, s.Records, s.Redelivered, s.Commits, s.RoundsFailed)
+	fmt.Printf("member moves %d, losses %d, handlers abandoned %d, stale reports %d, overlaps %d, records begun on waking %d\n",
+		s.Moves, s.Losses, s.Abandoned, s.Stale, s.Overlaps, s.Woken)
+}

@@ -1,0 +1,248 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/troupego/troupe/rebalance"
+)
+
+// Violation is a guarantee that did not hold.
+type Violation struct {
+	// Guarantee is its name in the design (G1 ...), or one of STATE (an illegal state or input of a machine), ID (a member id
+	// was lost), SPIN (no time passes) and PROGRESS (the group did not settle once faults had stopped).
+	Guarantee string
+	// Text says what happened.
+	Text string
+	// At is the virtual time, Step the number of steps done.
+	At   time.Duration
+	Step int
+}
+
+// String is the violation in one line.
+func (v *Violation) String() string {
+	return fmt.Sprintf("%s at %v, step %d: %s", v.Guarantee, v.At, v.Step, v.Text)
+}
+
+// Stats counts what happened in runs.
+type Stats struct {
+	Histories, Steps                                     int
+	Virtual                                              time.Duration
+	Records, Redelivered, Commits, RoundsFailed, Moves   int
+	Losses, Abandoned, Stale, Overlaps, Woken, Processes int
+}
+
+// Add adds another run's figures.
+func (s *Stats) Add(o Stats) {
+	s.Histories += o.Histories
+	s.Steps += o.Steps
+	s.Virtual += o.Virtual
+	s.Records += o.Records
+	s.Redelivered += o.Redelivered
+	s.Commits += o.Commits
+	s.RoundsFailed += o.RoundsFailed
+	s.Moves += o.Moves
+	s.Losses += o.Losses
+	s.Abandoned += o.Abandoned
+	s.Stale += o.Stale
+	s.Overlaps += o.Overlaps
+	s.Woken += o.Woken
+	s.Processes += o.Processes
+}
+
+// World is one run of a script.
+type World struct {
+	script Script
+	mutant Mutant
+	rng    *rand.Rand
+
+	// at is the virtual time since the beginning, now the same as an instant.
+	at       int64
+	now      time.Time
+	timeline timeline
+	runnable []*mailbox
+
+	slots []*process
+	// extras are processes whose slot another one took while they ran.
+	extras      []*process
+	nextProcess int
+	coordinator *coordinator
+	logs        []*partitionLog
+	weather     []weather
+	active      []Fault
+	duplicate   int
+	faulty      bool
+	// disturbedUntil is when the last fault ends that may cost somebody the membership.
+	disturbedUntil int64
+
+	check     checker
+	stats     Stats
+	steps     int
+	sameTime  int
+	violation *Violation
+}
+
+// Result is what a run ended with.
+type Result struct {
+	// Violation is nil when everything held.
+	Violation *Violation
+	Stats     Stats
+}
+
+// Run runs a script to its end.
+func Run(script Script) Result {
+	w := newWorld(script)
+	w.run()
+	w.stats.Histories, w.stats.Steps, w.stats.Virtual, w.stats.Processes = 1, w.steps, time.Duration(w.at), w.nextProcess
+	return Result{Violation: w.violation, Stats: w.stats}
+}
+
+func newWorld(script Script) *World {
+	w := &World{
+		script: script, mutant: script.Mutant, rng: rand.New(rand.NewPCG(script.Seed, 0xfeed)), now: epochStart, faulty: true,
+		slots: make([]*process, script.Members), weather: make([]weather, script.Members),
+	}
+	w.coordinator = newCoordinator(w)
+	w.check = newChecker(w)
+	for part := range script.Partitions {
+		w.logs = append(w.logs, &partitionLog{tp: tpOf(part)})
+		w.timeline.push(w.rng.Int64N(int64(script.Horizon)/4), eventProduce, int64(part), nil)
+	}
+	for slot := range script.Members {
+		w.timeline.push(w.rng.Int64N(int64(script.Horizon)/8+1), eventRestartSlot, int64(slot), nil)
+	}
+	for i, fault := range script.Faults {
+		if fault.At < script.Horizon {
+			w.timeline.push(int64(fault.At), eventFault, int64(i), nil)
+		}
+	}
+	w.timeline.push(int64(script.Horizon), eventFault, -1, nil)
+	return w
+}
+
+// patience is how long the group may take to settle once faults have stopped.
+func (w *World) patience() int64 {
+	s := &w.script
+	return int64(3*s.Rebalance + 4*s.Session + 2*s.Request + s.Stuck + 60*time.Second)
+}
+
+func (w *World) run() {
+	limit := int64(w.script.Horizon) + w.patience()
+	for w.violation == nil {
+		if n := len(w.runnable); n > 0 {
+			b := w.runnable[w.rng.IntN(n)]
+			w.turn(b)
+			continue
+		}
+		if !w.faulty && w.settled() {
+			return
+		}
+		if len(w.timeline.events) == 0 || w.timeline.events[0].at > limit {
+			w.violate("PROGRESS", w.unsettled())
+			return
+		}
+		event := w.timeline.pop()
+		if event.at > w.at {
+			w.at, w.now, w.sameTime = event.at, epochStart.Add(time.Duration(event.at)), 0
+		}
+		w.handle(&event)
+	}
+}
+
+// turn lets an actor handle its next message.
+func (w *World) turn(b *mailbox) {
+	w.steps++
+	if w.sameTime++; w.sameTime > 20000 {
+		w.violate("SPIN", fmt.Sprintf("no time passes; %T is busy", b.owner))
+		return
+	}
+	m := b.queue[b.head]
+	b.queue[b.head] = message{}
+	b.head++
+	if b.empty() {
+		b.queue, b.head = b.queue[:0], 0
+		w.rest(b)
+	}
+	b.owner.receive(&m)
+}
+
+// handle does what a timed event is for.
+func (w *World) handle(event *timed) {
+	switch event.kind { //nolint:exhaustive // messages to actors are no timed events
+	case eventAlarm:
+		w.due(event.payload.(*alarm), event.at)
+	case eventArrive:
+		w.arrive(event.payload.(*call))
+	case eventCallFails:
+		w.failed(event.payload.(*call))
+	case eventPost:
+		switch payload := event.payload.(type) {
+		case *call:
+			w.answered(payload)
+		case *delivery:
+			w.post(payload.shell.process.handlers.box, message{
+				kind: messageHandlerStep, part: int32(event.number & 0xffffffff), seq: uint64(event.number >> 32), payload: payload,
+			})
+		}
+	case eventSession:
+		switch payload := event.payload.(type) {
+		case *groupMember:
+			w.coordinator.sessionDue(payload)
+		case *pendingID:
+			w.coordinator.pendingDue(payload)
+		}
+	case eventJoinTimer:
+		w.coordinator.joinTimer(event.number)
+	case eventSyncTimer:
+		w.coordinator.syncTimer(event.number)
+	case eventProduce:
+		w.produce(int(event.number))
+	case eventFault:
+		w.fault(int(event.number))
+	case eventFaultEnds:
+		w.faultEnds(event.payload.(Fault))
+	case eventUnstall:
+		b := event.payload.(*mailbox)
+		b.stalled = false
+		w.wake(b)
+	case eventRestartSlot:
+		w.restartSlot(int(event.number), event.payload)
+	default:
+		w.violate("STATE", fmt.Sprintf("timed event %d", event.kind))
+	}
+}
+
+// restartSlot starts a process unless its slot has a newer one.
+func (w *World) restartSlot(slot int, after any) {
+	old := w.slots[slot]
+	if after == nil && old == nil || after != nil && old == after.(*process) {
+		w.start(slot)
+	}
+}
+
+// twice reports whether an answer is to be handed over twice.
+func (w *World) twice() bool { return w.once() == 1 }
+
+// once is how many more times an answer is handed over.
+func (w *World) once() int {
+	if w.duplicate > 0 && w.rng.IntN(100) < w.duplicate {
+		return 1
+	}
+	return 0
+}
+
+func (w *World) topics() map[string]rebalance.TopicInfo {
+	return map[string]rebalance.TopicInfo{topic: {Partitions: int32(w.script.Partitions)}}
+}
+
+func (w *World) unknownMessage(owner any, m *message) {
+	w.violate("STATE", fmt.Sprintf("%T got message %d", owner, m.kind))
+}
+
+// violate notes the first violation, and ends the run.
+func (w *World) violate(guarantee, text string) {
+	if w.violation == nil {
+		w.violation = &Violation{Guarantee: guarantee, Text: text, At: time.Duration(w.at), Step: w.steps}
+	}
+}
