@@ -23,7 +23,8 @@ type fakeCluster struct {
 	// batch is the number of records of one batch, chunkBatches how many batches one answer has for a partition at most.
 	batch, chunkBatches int
 
-	generation  kafka.Generation
+	generation kafka.Generation
+	// members has those that joined, and with false those that were only given an id (KIP-394).
 	members     map[string]bool
 	nextMember  int
 	rebalancing bool
@@ -143,7 +144,7 @@ func (c *fakeCluster) hook(api string, f func(ctx context.Context) error) {
 	c.with(func() { c.onCall[api] = f })
 }
 
-// once makes the next call of an API panic.
+// panicOnce makes the next call of an API panic.
 func (c *fakeCluster) panicOnce(api string) {
 	var once sync.Once
 	c.hook(api, func(context.Context) error {
@@ -205,11 +206,13 @@ func (c *fakeCluster) join(broker kafka.Broker, req rebalance.JoinRequest) (reba
 	case req.MemberID == "":
 		c.nextMember++
 		id := fmt.Sprintf("member-%d", c.nextMember)
-		c.members[id] = true
+		c.members[id] = false
 		return rebalance.JoinResponse{MemberID: id}, coded("JoinGroup", kafka.MemberIDRequired)
-	case !c.members[req.MemberID]:
+	}
+	if _, known := c.members[req.MemberID]; !known {
 		return rebalance.JoinResponse{}, coded("JoinGroup", kafka.UnknownMemberID)
 	}
+	c.members[req.MemberID] = true
 	c.generation++
 	c.rebalancing = false
 	c.note("join %s generation %d", req.MemberID, c.generation)
@@ -253,7 +256,7 @@ func (c *fakeCluster) heartbeat(broker kafka.Broker, req rebalance.HeartbeatRequ
 func (c *fakeCluster) leave(broker kafka.Broker, req rebalance.LeaveRequest) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.members[req.MemberID] {
+	if _, known := c.members[req.MemberID]; !known {
 		return coded("LeaveGroup", kafka.UnknownMemberID)
 	}
 	delete(c.members, req.MemberID)

@@ -182,7 +182,7 @@ func upTo(from, to int64) []int64 {
 	return out
 }
 
-// sorted returns the distinct offsets in order.
+// distinct returns the distinct offsets in order.
 func distinct(offsets []int64) []int64 {
 	out := slices.Clone(offsets)
 	slices.Sort(out)

@@ -73,6 +73,12 @@ func (g *group) assign(ctx actor.Context, e rebalance.AssignPartitions) {
 	}
 	for _, grant := range e.Grants {
 		tp, epoch := grant.TopicPartition, grant.Epoch
+		if lost := g.parts[tp]; lost != nil { // lost, and granted anew before it has let go
+			g.release(ctx, lost, &partitionReleased{
+				tp: tp, epoch: lost.epoch, committed: lost.cell.committed.Load(), pending: lost.cell.finished.Load(),
+				uncommitted: int(lost.cell.inTransit.Load()), err: rebalance.ErrLost,
+			})
+		}
 		p := &part{tp: tp, epoch: epoch, key: fmt.Sprintf("partition-%s-%d", tp, epoch), cell: newCell(tp, epoch), route: noRoute}
 		g.parts[tp] = p
 		g.shared.board.add(p.cell)

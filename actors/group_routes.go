@@ -95,6 +95,9 @@ func (g *group) stopIdleFetchers(ctx actor.Context) {
 	used := make(map[int32]bool, len(g.fetchers))
 	for _, p := range g.parts {
 		used[p.route.broker] = true
+		if _, broker, ok := g.metadata.leader(p.tp); ok {
+			used[broker.ID] = true // also while its fetcher is between two incarnations and nobody is routed there
+		}
 	}
 	for id := range g.fetchers {
 		if !used[id] && !g.Stop(ctx, fetcherKey(id)) {

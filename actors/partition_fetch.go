@@ -140,7 +140,8 @@ func (p *partition) want(ctx actor.Context) {
 func (p *partition) recordsFetched(ctx actor.Context, m *recordsFetched) {
 	in, answer := &p.intake, &m.answer
 	size := len(answer.Chunk.Data)
-	if m.epoch != p.epoch || m.offset != in.fetchFrom || !p.machine.CanDeliver() {
+	// Whoever is not read from any more has no say: a follower's error must not be taken for the leader's.
+	if m.epoch != p.epoch || m.offset != in.fetchFrom || m.broker.ID != in.leader.broker.ID || !p.machine.CanDeliver() {
 		p.shared.staleMessage()
 		return
 	}

@@ -176,6 +176,54 @@ func TestTree_AFetcherThatDiesWhileMetadataIsRefreshedIsReplacedAllTheSame(t *te
 	})
 }
 
+// With metadata that is good for an hour nothing else would bring the fetcher back.
+func TestTree_AFetcherBetweenTwoLivesIsNotTakenForIdle(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 2, 10)
+		w.settings.MetadataMaxAge = time.Hour
+		w.start()
+		w.sleep(6 * time.Second)
+		var group string
+		for _, a := range w.tree.shared.sys.alive() {
+			if a.Role == "group" {
+				group = a.Name
+			}
+		}
+		w.kill("fetcher-1")
+		w.sleep(10 * time.Millisecond)
+		before := w.c.count("Metadata")
+		w.tree.shared.sys.root.Send(w.tree.shared.sys.actorSystem.NewLocalPID(group), &brokerDoubted{})
+		w.sleep(10 * time.Millisecond)
+		assert.Equal(t, before+1, w.c.count("Metadata"))
+		w.c.produce(at(0), 10)
+		w.sleep(3 * time.Second)
+		assert.Equal(t, upTo(0, 20), w.offsets(at(0)))
+	})
+}
+
+// The new grant comes as fast as the network, which here takes no time, while the old actor has not let go.
+func TestTree_APartitionGrantedAnewBeforeItLetGoLeavesNothingBehind(t *testing.T) {
+	for range 20 {
+		inTree(t, func(w *treeWorld) {
+			w.c.topic("orders", 8, 10)
+			w.start()
+			w.sleep(500 * time.Millisecond)
+			w.c.expel()
+			w.sleep(5 * time.Second)
+			partitions := 0
+			for _, a := range w.tree.shared.sys.alive() {
+				if strings.HasPrefix(a.Role, "partition") {
+					partitions++
+				}
+			}
+			assert.Equal(t, 8, partitions)
+			begun := time.Now()
+			assert.NoError(t, w.tree.Close(context.Background()))
+			assert.Less(t, time.Since(begun), time.Second)
+		})
+	}
+}
+
 func TestTree_AGroupActorThatDiesComesBackAndOldHandlersKeepTheGate(t *testing.T) {
 	inTree(t, func(w *treeWorld) {
 		w.c.topic("orders", 2, 10)
