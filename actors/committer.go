@@ -36,7 +36,9 @@ type committer struct {
 	key *capability.Key
 	// unsent is the round that waits for the key or the coordinator; answer the outcome that waits for the key.
 	unsent *commit.Round
-	answer *commit.Answered
+	answer *commitDone
+	// asked is the coordinator whose answer is being applied.
+	asked kafka.Broker
 
 	cells   map[kafka.TopicPartition]*cell
 	flushes map[uint64]flushOwner
@@ -181,7 +183,7 @@ func (c *committer) run(ctx actor.Context, effect commit.Effect) {
 	case commit.MembershipDoubted:
 		ctx.Send(c.group, &membershipDoubted{generation: e.Generation, err: e.Err})
 	case commit.CoordinatorDoubted:
-		ctx.Send(c.group, &coordinatorDoubted{broker: c.coordinator, err: e.Err})
+		ctx.Send(c.group, &coordinatorDoubted{broker: c.asked, err: e.Err})
 	}
 }
 
@@ -236,7 +238,7 @@ func (c *committer) dropUnsent(ctx actor.Context, why error) {
 
 // answered applies a round's outcome, which needs the key as well: while it is recalled the outcome waits.
 func (c *committer) answered(ctx actor.Context, m *commitDone) {
-	c.answer = &m.answered
+	c.answer = m
 	c.applyAnswer(ctx)
 }
 
@@ -244,9 +246,9 @@ func (c *committer) applyAnswer(ctx actor.Context) {
 	if c.answer == nil || c.key == nil {
 		return
 	}
-	answer := *c.answer
-	c.answer = nil
-	c.feed(ctx, answer)
+	done := c.answer
+	c.answer, c.asked = nil, done.coordinator
+	c.feed(ctx, done.answered)
 }
 
 // giveBack returns the key at once. A round in flight goes on without it.

@@ -36,8 +36,10 @@ type fetchLane struct {
 	client FetchClient
 	work   *worker
 	// plan is the fetch that is sent, or waits for memory; nil for none.
-	plan   *buffer.FetchPlan
-	sentAt time.Time
+	plan *buffer.FetchPlan
+	// maxBytes is what memory was reserved for.
+	maxBytes int
+	sentAt   time.Time
 }
 
 // fetchRoute is a partition routed here. ends are the log's ends last told to it.
@@ -155,17 +157,20 @@ func (f *fetcher) pump() {
 		if lane.plan != nil {
 			continue
 		}
-		limit := f.shared.settings.FetchMaxBytes
+		settings := &f.shared.settings
 		plan, ok := f.demand.Plan(now, i, math.MaxInt) // the broker keeps to FetchMaxBytes, whatever the partitions may take
 		if !ok {
 			break
 		}
 		lane.plan = &plan
-		sum := 0
+		least, sum := 0, 0
 		for _, w := range plan.Wants {
+			least = max(least, int(w.MaxBytes))
 			sum += int(w.MaxBytes)
 		}
-		if f.shared.memory.ask(f.holder(i), int64(min(sum, limit)), f.self) {
+		lane.maxBytes = min(sum, settings.FetchMaxBytes)
+		if bytes := f.shared.memory.ask(f.holder(i), min(least, lane.maxBytes), lane.maxBytes, f.self); bytes > 0 {
+			lane.maxBytes = bytes
 			f.send(i)
 		}
 	}
@@ -187,7 +192,7 @@ func (f *fetcher) send(i int) {
 	plan := lane.plan
 	lane.sentAt = time.Now()
 	request := &FetchRequest{
-		MaxWaitMillis: int32(plan.MaxWait.Milliseconds()), MinBytes: int32(settings.FetchMinBytes), MaxBytes: int32(settings.FetchMaxBytes),
+		MaxWaitMillis: int32(plan.MaxWait.Milliseconds()), MinBytes: int32(settings.FetchMinBytes), MaxBytes: int32(lane.maxBytes),
 		Isolation: settings.Isolation, Rack: settings.Rack, Partitions: make([]FetchPartition, len(plan.Wants)),
 	}
 	for n, w := range plan.Wants {

@@ -52,6 +52,9 @@ type group struct {
 	loan     *loan
 	starts   startQueue
 
+	// leaveSeq is the LeaveGroup that is asked for; praised is when the children were last told that they do well.
+	leaveSeq     uint64
+	praised      time.Time
 	releaseAlarm alarm
 	closing      bool
 	finishing    bool
@@ -241,6 +244,7 @@ func (g *group) run(ctx actor.Context, effect rebalance.Effect) {
 	case rebalance.SendSync:
 		g.sendSync(ctx, e)
 	case rebalance.SendLeave:
+		g.leaveSeq = e.Seq
 		g.tell(ctx, heartbeatKey, &leaveGroup{seq: e.Seq, request: e.Request})
 	case rebalance.QueryTopics:
 		g.metadata.query(e.Seq, e.Topics, g.watched())
@@ -403,11 +407,29 @@ func (g *group) outcome(ctx actor.Context, o supervisor.Outcome) {
 	}
 }
 
+// praiseAfter is how long the tree's own actors must have been well for their backoff to start over.
+const praiseAfter = 30 * time.Second
+
+// praise tells the supervisor, now and then, that the children that are there do their work: their next failure is a first
+// one again. The budget over the window stays.
+func (g *group) praise(now time.Time) {
+	if now.Sub(g.praised) < praiseAfter {
+		return
+	}
+	g.praised = now
+	for _, key := range g.Keys() {
+		if g.Lookup(key) != nil {
+			g.Succeed(key, now)
+		}
+	}
+}
+
 func (g *group) childFailed(ctx actor.Context, o supervisor.ChildFailed) {
 	switch o.Key {
 	case heartbeatKey:
 		// Nobody kept the session alive meanwhile: that is as good as having lost it.
 		g.feed(ctx, rebalance.SessionExpired{Generation: g.generation})
+		g.feed(ctx, rebalance.LeaveAnswered{Seq: g.leaveSeq, Err: reasonError(o.Reason)})
 	case committerKey:
 		g.loan.broken()
 	default:

@@ -181,6 +181,7 @@ func (g *group) metadataAnswered(ctx actor.Context, m *metadataAnswered) {
 		return
 	}
 	v.failures = 0
+	g.praise(time.Now())
 	g.mergeMetadata(m.metadata)
 	for _, p := range g.parts { // before a rebalance begins: a partition must know that its topic is another one now
 		g.route(ctx, p)

@@ -17,6 +17,8 @@ type route struct {
 	// replica is the preferred replica read instead of the leader until replicaUntil; -1 for none (KIP-392).
 	replica      int32
 	replicaUntil time.Time
+	// follower is true while broker is a replica and not the leader.
+	follower bool
 }
 
 var noRoute = route{broker: -1, leaderEpoch: kafka.NoLeaderEpoch, replica: -1}
@@ -31,18 +33,18 @@ func (g *group) route(ctx actor.Context, p *part) {
 	}
 	meta, broker, ok := g.metadata.leader(p.tp)
 	target := p.route
-	target.broker, target.leaderEpoch = -1, meta.LeaderEpoch
+	target.broker, target.leaderEpoch, target.follower = -1, meta.LeaderEpoch, false
 	if ok {
 		target.broker = broker.ID
 	}
 	if t := g.metadata.topics[p.tp.Topic]; t != nil {
 		target.topicID = t.ID
 	}
-	follower := false
 	if p.route.replica >= 0 {
 		replica, known := g.metadata.brokers[p.route.replica]
 		if known && time.Now().Before(p.route.replicaUntil) {
-			broker, follower, target.broker, ok = replica, true, replica.ID, true
+			broker, target.broker, ok = replica, replica.ID, true
+			target.follower = replica.ID != meta.Leader
 		} else {
 			target.replica = -1
 		}
@@ -65,7 +67,7 @@ func (g *group) route(ctx actor.Context, p *part) {
 		ctx.Send(fetcher, &partitionRouted{tp: p.tp, epoch: p.epoch, pid: pid})
 	}
 	ctx.Send(pid, &leaderKnown{
-		epoch: p.epoch, fetcher: fetcher, broker: broker, leaderEpoch: target.leaderEpoch, topicID: target.topicID, follower: follower,
+		epoch: p.epoch, fetcher: fetcher, broker: broker, leaderEpoch: target.leaderEpoch, topicID: target.topicID, follower: target.follower,
 	})
 }
 
@@ -135,5 +137,6 @@ func (g *group) replicaPreferred(ctx actor.Context, m *replicaPreferred) {
 		g.refreshSoon()
 		return
 	}
+	g.unroute(ctx, p) // also when it is the replica read already: the partition waits for an answer
 	g.route(ctx, p)
 }

@@ -35,15 +35,20 @@ func newMemory(sys *system, limit int64) *memory {
 	return &memory{sys: sys, budget: buffer.NewBudget[holder](int(limit)), asking: make(map[holder]*actor.PID)}
 }
 
-// ask reserves bytes for a fetch, or queues it: then asker gets a memoryFreed when the bytes are its own.
-func (m *memory) ask(h holder, bytes int64, asker *actor.PID) bool {
+// ask reserves between least and most bytes for a fetch and returns how many. When there is not even the least, or others
+// wait already, it returns 0: then asker gets a memoryFreed when most is its own.
+func (m *memory) ask(h holder, least, most int, asker *actor.PID) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.budget.Ask(h, int(bytes)) {
-		return true
+	bytes := most
+	if free := m.budget.Free(); m.budget.Waiting() == 0 && free >= least {
+		bytes = min(most, free)
+	}
+	if m.budget.Ask(h, bytes) {
+		return bytes
 	}
 	m.asking[h] = asker
-	return false
+	return 0
 }
 
 // adjust changes what a holder holds by delta, also above the limit: the bytes are there already.

@@ -376,6 +376,13 @@ type deliver struct {
 	delivery *Delivery
 }
 
+// deliveryRecalled: partition -> runner, when the flow stops: a delivery that still waits for its turn is given back, by
+// delivered.
+type deliveryRecalled struct {
+	silent
+	delivery *Delivery
+}
+
 // delivered: runner -> partition: the handler returned without an error.
 type delivered struct {
 	silent

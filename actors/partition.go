@@ -226,6 +226,9 @@ func (p *partition) stopFlow(ctx actor.Context) {
 	p.dropSurplus()
 	if d := p.handler.delivery; d != nil {
 		d.halt()
+		if pid := p.Lookup(handlerKey); pid != nil && !d.byActor {
+			ctx.Send(pid, &deliveryRecalled{delivery: d})
+		}
 	}
 	p.tellRevoking(ctx)
 }

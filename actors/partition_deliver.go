@@ -33,6 +33,8 @@ type handlerSide struct {
 	alarm   alarm
 	nacks   *supervisor.Budget
 	paused  bool
+	// stopped is true when the policy ends the consumer: nothing is delivered any more.
+	stopped bool
 	// restarts counts the handlers used up under this epoch.
 	restarts int
 }
@@ -121,7 +123,7 @@ func (p *partition) tellLost(ctx actor.Context, cause error) {
 // more than the window has room for. One delivery is outstanding at a time.
 func (p *partition) deliverNext(ctx actor.Context) {
 	h := &p.handler
-	if !p.machine.CanDeliver() || h.delivery != nil || !h.up || h.alarm.set || p.tracker == nil {
+	if !p.machine.CanDeliver() || h.delivery != nil || !h.up || h.stopped || h.alarm.set || p.tracker == nil {
 		return
 	}
 	p.window.Update(p.tracker.InTransit())
@@ -317,7 +319,7 @@ func (p *partition) failed(ctx actor.Context, failure *HandlerError, decision su
 		zap.Int64("offset", failure.Offset), zap.Int("attempt", attempt), zap.Bool("panic", failure.Panic), zap.Duration("retry_in", decision.After))
 	switch decision.Action {
 	case supervisor.Stop:
-		p.handler.paused = true
+		p.handler.paused, p.handler.stopped = true, true
 		ctx.Send(p.group, &consumerFailed{err: failure})
 	case supervisor.Probe:
 		p.handler.paused = true

@@ -35,6 +35,8 @@ func (r *runner) Receive(ctx actor.Context) {
 	case *deliver:
 		r.waiting = m.delivery
 		r.start()
+	case *deliveryRecalled:
+		r.recalled(m.delivery)
 	case *placeFree:
 		r.start()
 	case *ran:
@@ -129,6 +131,21 @@ func (r *runner) finished(m *ran) {
 	}
 	r.shared.sys.root.Send(r.parent, &delivered{delivery: m.delivery})
 	r.start()
+}
+
+// recalled gives back a delivery that has not started: it waits behind the handler of an earlier ownership, or for a slot,
+// and nobody should wait for it in turn.
+func (r *runner) recalled(d *Delivery) {
+	if r.waiting != d {
+		return
+	}
+	r.waiting = nil
+	if r.gated {
+		r.gated = false
+		r.shared.gates.leave(r.tp, r.epoch)
+	}
+	r.shared.slots.forget(r.self)
+	r.shared.sys.root.Send(r.parent, &delivered{delivery: d})
 }
 
 // stop gives up what was waiting. A function that still runs keeps the gate and the slot until it returns.
