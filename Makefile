@@ -1,7 +1,7 @@
 # Every target works in a fresh clone with Go alone; see CONTRIBUTING.md for what each is for.
 SHELL := bash
 .DEFAULT_GOAL := test
-.PHONY: test lint verify fuzz-short integration
+.PHONY: test lint verify fuzz-short integration sim sim-mutants
 
 # Everything that has to pass: format, tidy, vet, lint, unit tests under the race detector with the import arrows, the
 # examples, the suites on the embedded broker and on a real Kafka. TROUPE_REQUIRE_KAFKA=1 makes a missing Kafka a failure.
@@ -25,3 +25,14 @@ fuzz-short:
 KAFKA ?=
 integration:
 	TROUPE_KAFKA_VERSION=$(KAFKA) go test -race -count=1 -timeout 10m -v ./integration/...
+
+# The simulation (docs/simulation.md): N histories from SEED on, 0 for fresh ones. It ends with status 1 and prints the seed
+# when a guarantee did not hold; the shrunk script goes to internal/sim/testdata/.
+N ?= 20000
+SEED ?= 0
+sim:
+	go run ./internal/sim/troupesim -n $(N) -seed $(SEED) -keep internal/sim/testdata
+
+# Every deliberate fault has to be caught within 2000 histories.
+sim-mutants:
+	go run ./internal/sim/troupesim -mutants -n 2000 -seed $(SEED)

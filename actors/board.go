@@ -30,9 +30,12 @@ type board struct {
 	rebalances    uint64
 	lastEpoch     kafka.AssignmentEpoch
 	cells         map[kafka.TopicPartition]*cell
+	missingTopics []string
 	joined        bool
-	trouble       error
-	changed       chan struct{}
+	// trouble is why the member cannot join; troubles numbers them, told is the last one that WaitJoined returned.
+	trouble        error
+	troubles, told uint64
+	changed        chan struct{}
 }
 
 func newBoard(groupID string) *board {
@@ -141,7 +144,16 @@ func (b *board) entered(leader bool) {
 
 // troubled keeps the latest reason why the member cannot join; WaitJoined returns it.
 func (b *board) troubled(err error) {
-	b.change(func() { b.trouble = err })
+	b.change(func() {
+		b.trouble = err
+		b.troubles++
+	})
+}
+
+func (b *board) missing(topics []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.missingTopics = topics
 }
 
 // beat notes the last answered heartbeat by the time it was sent.
@@ -181,7 +193,7 @@ func (b *board) stats() Stats {
 	s := Stats{
 		GroupID: b.groupID, MemberID: b.memberID, Generation: b.generation, State: b.state.String(), Coordinator: b.link.String(),
 		Leader: b.leader, LastHeartbeat: b.lastHeartbeat, Rebalances: b.rebalances,
-		StaleAcks: b.stale.Load(), StaleMessages: b.staleMessages.Load(),
+		StaleAcks: b.stale.Load(), StaleMessages: b.staleMessages.Load(), MissingTopics: slices.Clone(b.missingTopics),
 	}
 	for _, c := range b.sortedCells() {
 		s.Partitions = append(s.Partitions, c.stats())
@@ -227,25 +239,33 @@ func (b *board) healthy(now time.Time, session time.Duration) error {
 	return nil
 }
 
-// waitJoined waits for the first ASSIGNED. It returns the reason when joining is not possible for now.
+// waitJoined waits for the first ASSIGNED. It returns the reason when joining is not possible for now, each reason once.
 func (b *board) waitJoined(ctx context.Context, done <-chan struct{}, ended func() error) error {
 	for {
-		b.mu.Lock()
-		joined, trouble, changed := b.joined, b.trouble, b.changed
-		b.mu.Unlock()
-		switch {
-		case joined:
-			return nil
-		case trouble != nil:
-			return trouble
-		}
 		select {
-		case <-changed:
 		case <-done:
 			if err := ended(); err != nil {
 				return err
 			}
 			return ErrClosing
+		default:
+		}
+		b.mu.Lock()
+		joined, trouble, changed := b.joined, b.trouble, b.changed
+		fresh := trouble != nil && b.troubles != b.told
+		if fresh && !joined {
+			b.told = b.troubles
+		}
+		b.mu.Unlock()
+		switch {
+		case joined:
+			return nil
+		case fresh:
+			return trouble
+		}
+		select {
+		case <-changed:
+		case <-done:
 		case <-ctx.Done():
 			return fmt.Errorf("troupe: waiting to join: %w", context.Cause(ctx))
 		}

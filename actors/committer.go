@@ -37,6 +37,9 @@ type committer struct {
 	// unsent is the round that waits for the key or the coordinator; answer the outcome that waits for the key.
 	unsent *commit.Round
 	answer *commitDone
+	// inFlight ends the request of the round that was sent to sentTo; nil when there is none.
+	inFlight context.CancelFunc
+	sentTo   kafka.Broker
 	// asked is the coordinator whose answer is being applied.
 	asked kafka.Broker
 
@@ -86,6 +89,9 @@ func (c *committer) receive(ctx actor.Context, message any) {
 		c.alarm.stop()
 		c.lookup.alarm.stop()
 		c.work.stop()
+		if c.inFlight != nil {
+			c.inFlight()
+		}
 		c.client.Close()
 	case *workDone:
 		c.receive(ctx, m.worker.finished(m))
@@ -98,10 +104,15 @@ func (c *committer) receive(ctx actor.Context, message any) {
 		}
 	case *coordinatorKnown:
 		c.coordinator, c.stable = m.broker, m.stable
+		if c.inFlight != nil && m.stable && m.broker != c.sentTo {
+			c.inFlight() // who was the coordinator may be frozen and never answer
+		}
 		c.sendUnsent(ctx)
 		c.lookupNext()
 	case *commitDone:
 		c.answered(ctx, m)
+	case *placeFree:
+		c.sendUnsent(ctx)
 	case *keyLent:
 		c.key = m.key
 		c.sendUnsent(ctx)
@@ -202,10 +213,10 @@ func (c *committer) roundFailed(e commit.RoundFailed) {
 	c.shared.logger.Warn("commit not confirmed", zap.Int("partitions", len(partitions)), zap.Int("attempt", e.Attempt), zap.Error(err))
 }
 
-// sendUnsent sends the round that waits, as soon as key and coordinator allow it. With a key that does not cover it,
+// sendUnsent sends the round that waits, as soon as key, coordinator and session allow it. With a key that does not cover it,
 // ownership has changed and the round fails at once, to be built anew.
 func (c *committer) sendUnsent(ctx actor.Context) {
-	if c.unsent == nil || c.key == nil || !c.stable {
+	if c.unsent == nil || c.key == nil || !c.stable || !c.shared.session.enter(c.self) {
 		return
 	}
 	round := *c.unsent
@@ -216,7 +227,12 @@ func (c *committer) sendUnsent(ctx actor.Context) {
 		return
 	}
 	coordinator := c.coordinator
+	ended, end := context.WithCancel(context.Background())
+	c.inFlight, c.sentTo = end, coordinator
 	c.work.do(func(call context.Context) any {
+		call, cancel := context.WithCancel(call)
+		defer cancel()
+		defer context.AfterFunc(ended, cancel)()
 		results, err := c.client.Commit(call, coordinator, authorized)
 		return &commitDone{answered: commit.Answered{ID: round.ID, Results: results, Err: err}, coordinator: coordinator}
 	})
@@ -239,6 +255,10 @@ func (c *committer) dropUnsent(ctx actor.Context, why error) {
 // answered applies a round's outcome, which needs the key as well: while it is recalled the outcome waits.
 func (c *committer) answered(ctx actor.Context, m *commitDone) {
 	c.answer = m
+	if c.inFlight != nil {
+		c.inFlight()
+		c.inFlight = nil
+	}
 	c.applyAnswer(ctx)
 }
 

@@ -1,5 +1,17 @@
 // Package actors is the shells of Troupe: one consumer-group member is one tree of protoactor actors.
 //
+// Users start a consumer with pkg/api and meet this package where they deal with a running one:
+//
+//   - a handler's context: [DeliveryFrom] gives its [Delivery], with the attempt; [ErrClosing] and [ErrHandlerRestarted] are
+//     causes of its end.
+//   - a handler actor: [Assigned], [Deliver], [Revoking] and [Lost] are the messages it gets, [Delivery] acknowledges;
+//     [ErrStale] and [ErrNotInDelivery] are what acknowledging returns.
+//   - a running consumer: [Stats], [PartitionStats], and [ErrNotHealthy], which Healthy wraps.
+//   - its end: [HandlerError] for a handler that spent its restart budget under supervisor.StopAll; [CloseError], with
+//     [UncommittedPartition] and [RunningHandler], for what Close could not finish.
+//
+// The rest is for those who work on Troupe.
+//
 //	root                 respawns the group; owns Done and Err
 //	└─ group             runs the member and link machines, mints the key, routes partitions
 //	   ├─ heartbeat      keeps the session alive, on a connection and a clock of its own
@@ -20,7 +32,4 @@
 // Failure. A parent decides on its children through supervisor.Supervisor: a failed child is stopped, and a successor is
 // spawned after its backoff and told what it needs. Offsets are the truth: a partition that starts anew begins at what is
 // committed, whatever was in a mailbox.
-//
-// Users meet this package where they deal with a running consumer: [Delivery] and the messages of a handler actor, [Stats],
-// [CloseError], and the causes that end a handler's context.
 package actors

@@ -27,7 +27,7 @@ var ErrNotInDelivery = errors.New("troupe: record is not part of this delivery")
 // HandlerError is a handler's failure at one record.
 type HandlerError struct {
 	TopicPartition kafka.TopicPartition
-	// Offset is the record's, or the first of the batch.
+	// Offset is the record's, or the first of the batch; kafka.NoOffset when the handler's actor failed before it had any.
 	Offset int64
 	// Panic is true when the handler panicked.
 	Panic bool
@@ -40,6 +40,9 @@ func (e *HandlerError) Error() string {
 	verb := "failed"
 	if e.Panic {
 		verb = "panicked"
+	}
+	if e.Offset < 0 {
+		return fmt.Sprintf("troupe: handler of %s %s before its first record: %v", e.TopicPartition, verb, e.Err)
 	}
 	return fmt.Sprintf("troupe: handler of %s %s at offset %d: %v", e.TopicPartition, verb, e.Offset, e.Err)
 }

@@ -265,13 +265,30 @@ func (g *group) run(ctx actor.Context, effect rebalance.Effect) {
 	case rebalance.Left:
 		g.finish(ctx, e.Err)
 	case rebalance.Failed:
-		g.shared.board.troubled(e.Err)
-		g.finish(ctx, e.Err)
+		err := g.explain(e.Err)
+		g.shared.board.troubled(err)
+		g.shared.logger.Error("the group refuses this member for good", zap.Error(err))
+		g.finish(ctx, err)
 	case rebalance.Refused:
 		g.refusedByMember(e.Err)
 	case rebalance.Moved:
 		g.moved(e)
 	}
+}
+
+// explain adds the setting behind a refusal.
+func (g *group) explain(err error) error {
+	s := &g.shared.settings
+	switch {
+	case errors.Is(err, kafka.InvalidSessionTimeout):
+		return fmt.Errorf("SessionTimeout %v is outside of the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms: %w",
+			s.SessionTimeout, err)
+	case errors.Is(err, kafka.InconsistentGroupProtocol):
+		return fmt.Errorf("no assignor of this member (Assignors) is shared by all members of group %q: %w", s.GroupID, err)
+	case errors.Is(err, kafka.FencedInstanceID):
+		return fmt.Errorf("GroupInstanceID %q is used by another member of group %q: %w", s.GroupInstanceID, s.GroupID, err)
+	}
+	return err
 }
 
 func (g *group) moved(e rebalance.Moved) {

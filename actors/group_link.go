@@ -55,7 +55,7 @@ func (g *group) linkMoved(ctx actor.Context, e rebalance.LinkMoved) {
 	stable := e.To == rebalance.LinkStable
 	g.shared.board.linked(e.To)
 	g.shared.observe(event.CoordinatorMoved{Member: g.shared.member(), From: e.From.String(), To: e.To.String(), Coordinator: e.Broker, Err: e.Err})
-	g.shared.logger.Info("coordinator link moved", zap.Stringer("from", e.From), zap.Stringer("to", e.To), zap.Stringer("coordinator", e.Broker))
+	g.shared.logger.Info("coordinator link moved", zap.Stringer("from", e.From), zap.Stringer("to", e.To), zap.String("coordinator", e.Broker.Addr))
 	if stable == g.stable && e.Broker == g.broker {
 		return
 	}

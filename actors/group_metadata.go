@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
 
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
@@ -20,6 +21,8 @@ const (
 	goneAfter = 3
 	// urgentMax bounds the time between two refreshes while something is missing.
 	urgentMax = 2 * time.Second
+	// findAtLeast is the shortest time that a broker is given to name the coordinator.
+	findAtLeast = time.Second
 	// calmAfter is how long without an urgent refresh it takes for the next one to go out at once.
 	calmAfter = 5 * time.Second
 )
@@ -78,10 +81,13 @@ func (v *metadataView) watch(leader bool, topics []string) {
 	}
 }
 
-// find asks for the coordinator.
+// find asks for the coordinator. Every broker knows it by heart, so one that does not answer soon is frozen, and must not
+// use up the session: after a sixth of it the connection is given up and the next broker is asked.
 func (v *metadataView) find(seq uint64) {
-	group := v.shared.settings.GroupID
+	group, limit := v.shared.settings.GroupID, max(v.shared.settings.SessionTimeout/6, findAtLeast)
 	v.work.do(func(ctx context.Context) any {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
 		broker, err := v.client.FindCoordinator(ctx, group)
 		return &coordinatorAnswered{seq: seq, broker: broker, err: err}
 	})
@@ -251,6 +257,7 @@ func (g *group) metadataFailed(ctx actor.Context, err error) {
 func (g *group) mergeMetadata(m *ClusterMetadata) {
 	v := g.metadata
 	v.brokers = m.Brokers
+	defer g.publishMissing()
 	for name, fresh := range m.Topics {
 		old := v.topics[name]
 		if old == nil {
@@ -261,8 +268,11 @@ func (g *group) mergeMetadata(m *ClusterMetadata) {
 		before, firstMiss := int32(len(old.Partitions)), old.missed == 0
 		if fresh.Err != nil || len(fresh.Partitions) == 0 {
 			old.Err = fresh.Err
-			old.missed++
+			if !hidden(fresh.Err) || old.missed < goneAfter-1 {
+				old.missed++
+			}
 			if subscribed && firstMiss {
+				g.shared.logger.Warn("topic is missing", zap.String("topic", name), zap.Error(fresh.Err))
 				g.shared.observe(event.TopicMissing{Member: g.shared.member(), Topic: name, Err: fresh.Err})
 			}
 			continue
@@ -277,6 +287,21 @@ func (g *group) mergeMetadata(m *ClusterMetadata) {
 		}
 		*old = topicView{TopicMetadata: fresh}
 	}
+}
+
+// hidden reports whether a topic is not shown for lack of a right. That does not make it gone: its partitions stay where
+// they are, so that taking the right away for a while moves nothing.
+func hidden(err error) bool { return errors.Is(err, kafka.TopicAuthorizationFailed) }
+
+// publishMissing tells Stats which subscribed topics are not there.
+func (g *group) publishMissing() {
+	var missing []string
+	for _, name := range g.shared.topicNames() {
+		if t := g.metadata.topics[name]; t != nil && t.missed > 0 {
+			missing = append(missing, name)
+		}
+	}
+	g.shared.board.missing(missing)
 }
 
 func keepNewerLeaders(old, fresh []PartitionMetadata) {

@@ -84,6 +84,7 @@ func (h *heartbeat) receive(ctx actor.Context, message any) {
 		}
 	case *generationEntered:
 		h.memberID, h.generation = m.memberID, m.generation
+		h.shared.session.begin(time.Now())
 		h.feed(ctx, rebalance.PulseEnter{Generation: m.generation})
 	case *generationLeft:
 		h.generation = kafka.NoGeneration
@@ -107,6 +108,7 @@ func (h *heartbeat) feed(ctx actor.Context, in rebalance.PulseInput) {
 		case rebalance.SendHeartbeat:
 			h.send(e)
 		case rebalance.SessionLapsed:
+			h.shared.session.lapse()
 			ctx.Send(h.group, &sessionLapsed{generation: e.Generation})
 		}
 	}
@@ -138,6 +140,9 @@ func (h *heartbeat) answered(ctx actor.Context, m *heartbeatDone) {
 		ctx.Send(h.group, &coordinatorDoubted{broker: m.coordinator, err: m.err})
 	}
 	h.feed(ctx, rebalance.PulseAnswered{SentAt: m.sentAt, Err: m.err})
+	if m.generation == h.generation && (m.err == nil || errors.Is(m.err, kafka.RebalanceInProgress)) {
+		h.shared.session.alive(m.sentAt)
+	}
 	if m.generation == h.generation && !errors.Is(m.err, errNoCoordinator) {
 		ctx.Send(h.group, &heartbeatAnswered{generation: m.generation, err: m.err})
 	}

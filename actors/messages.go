@@ -395,7 +395,7 @@ type ackSignal struct {
 	delivery *Delivery
 }
 
-// placeFree: the gate or slot register -> a runner that waited for its turn.
+// placeFree: the gate or slot register, or the session -> a runner, partition or committer that waited for its turn.
 type placeFree struct{ silent }
 
 // ran: a runner's worker goroutine -> runner.

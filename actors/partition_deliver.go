@@ -135,6 +135,9 @@ func (p *partition) deliverNext(ctx actor.Context) {
 		return
 	}
 	h.again, h.attempt = records, attempt // until the slot is ours
+	if !p.shared.session.enter(p.self) {
+		return
+	}
 	if p.userActor() && !h.slotted {
 		if h.slotted = p.shared.slots.enter(p.self); !h.slotted {
 			return
@@ -242,6 +245,7 @@ func (p *partition) succeeded() {
 	}
 	if p.handler.paused && probed {
 		p.handler.paused = false
+		p.shared.logger.Info("partition resumed", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition))
 		p.shared.observe(event.PartitionResumed{Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch})
 	}
 }
@@ -316,18 +320,31 @@ func (p *partition) failed(ctx actor.Context, failure *HandlerError, decision su
 		Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch, Offset: failure.Offset, Attempt: attempt, Err: failure, Panic: failure.Panic,
 	})
 	p.shared.logger.Warn("handler failed", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
-		zap.Int64("offset", failure.Offset), zap.Int("attempt", attempt), zap.Bool("panic", failure.Panic), zap.Duration("retry_in", decision.After))
+		zap.Int64("offset", failure.Offset), zap.Int("attempt", attempt), zap.Bool("panic", failure.Panic), zap.Duration("retry_in", decision.After),
+		zap.String("error", clip(failure.Err)))
 	switch decision.Action {
 	case supervisor.Stop:
 		p.handler.paused, p.handler.stopped = true, true
 		ctx.Send(p.group, &consumerFailed{err: failure})
 	case supervisor.Probe:
 		p.handler.paused = true
+		p.shared.logger.Error("partition paused: its handler's restart budget is spent", zap.String("topic", p.tp.Topic),
+			zap.Int32("partition", p.tp.Partition), zap.Int64("offset", failure.Offset), zap.Duration("probe_in", decision.After))
 		p.shared.observe(event.PartitionPaused{
 			Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch, Offset: failure.Offset, Err: failure, ProbeIn: decision.After,
 		})
 	case supervisor.Restart:
 	}
+}
+
+// clip is an error's text for the log: what a handler says of its own failure, within bounds.
+func clip(err error) string {
+	const most = 1024
+	text := err.Error()
+	if len(text) > most {
+		text = text[:most] + "..."
+	}
+	return text
 }
 
 // handlerFailure finds the handler's own error in what its actor failed with.

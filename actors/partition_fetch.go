@@ -267,7 +267,11 @@ func (p *partition) reposition(ctx actor.Context, offset int64, reason string, e
 	p.shared.observe(event.PositionReset{
 		Member: p.shared.member(), TopicPartition: p.tp, From: in.fetchFrom, To: offset, Reason: reason, Err: err,
 	})
-	p.shared.logger.Warn("position reset", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
+	level := zap.WarnLevel
+	if reason == rebalance.ReasonNoCommit || reason == rebalance.ReasonNewPartition {
+		level = zap.InfoLevel // how every group starts
+	}
+	p.shared.logger.Log(level, "position reset", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
 		zap.Int64("from", in.fetchFrom), zap.Int64("to", offset), zap.String("reason", reason))
 	if p.machine.State() == rebalance.PartitionAssigning {
 		p.feed(ctx, rebalance.PositionKnown{Offset: offset})
@@ -330,9 +334,33 @@ func (p *partition) intakeRetry(ctx actor.Context) {
 	p.pump(ctx)
 }
 
-// takeRecords returns up to limit records to deliver, decoding as needed. Batches without deliverable records move the
-// position only.
+// takeRecords returns up to limit records to deliver. They come out of one batch without copying when it has at least half
+// of them; smaller batches, as a producer makes that does not linger, are copied together.
 func (p *partition) takeRecords(ctx actor.Context, limit int) []kafka.Record {
+	records := p.takePart(ctx, limit)
+	if len(records) == 0 || len(records)*2 >= limit {
+		return records
+	}
+	var merged []kafka.Record
+	for len(merged)*2 < limit {
+		more := p.takePart(ctx, limit-max(len(merged), len(records)))
+		if len(more) == 0 {
+			break
+		}
+		if merged == nil {
+			merged = append(make([]kafka.Record, 0, limit), records...)
+		}
+		merged = append(merged, more...)
+	}
+	if merged == nil {
+		return records
+	}
+	return merged
+}
+
+// takePart returns up to limit records of one batch, decoding as needed. Batches without deliverable records move the
+// position only.
+func (p *partition) takePart(ctx actor.Context, limit int) []kafka.Record {
 	in := &p.intake
 	for limit > 0 {
 		records, freed := in.surplus.Take(limit)
@@ -346,10 +374,7 @@ func (p *partition) takeRecords(ctx actor.Context, limit int) []kafka.Record {
 			return records
 		}
 		reader, ok := in.surplus.Front()
-		if !ok {
-			return nil
-		}
-		if !p.decode(ctx, reader) {
+		if !ok || !p.decode(ctx, reader) {
 			return nil
 		}
 	}

@@ -90,7 +90,7 @@ func (r *runner) call(d *Delivery) (failure *HandlerError) {
 		}
 	}()
 	if r.reg.Batch != nil {
-		if d.halted.Load() {
+		if r.shared.session.hold(d.ctx); d.halted.Load() {
 			return nil
 		}
 		if err := r.reg.Batch(d.ctx, d.records); err != nil {
@@ -99,7 +99,11 @@ func (r *runner) call(d *Delivery) (failure *HandlerError) {
 		d.finishedUpTo(len(d.records))
 		return nil
 	}
+	var pace pacer
 	for i := range d.records {
+		if pace.due(i) {
+			r.shared.session.hold(d.ctx)
+		}
 		if d.halted.Load() {
 			return nil
 		}

@@ -25,6 +25,7 @@ type shared struct {
 	slots    *slots
 	memory   *memory
 	board    *board
+	session  *session
 	// workers counts the goroutines that talk to brokers.
 	workers workerCount
 	// topics maps every subscribed topic to its registration.
@@ -46,6 +47,10 @@ type Tree struct {
 	// leaveBy is when leaving had to be done, late whether it was not done by then.
 	leaveBy time.Time
 	late    bool
+	// result is what every caller of Close gets, once it is settled; deadline is when it is at the latest.
+	result   error
+	settled  bool
+	deadline time.Time
 }
 
 // closeReport is what the group could not finish while it left.
@@ -55,12 +60,14 @@ type closeReport struct {
 
 // SpawnTree starts a tree. The settings must be valid.
 func SpawnTree(settings Settings, deps Deps) *Tree {
+	deps.Logger = deps.Logger.With(zap.String("group", settings.GroupID))
 	sys := newSystem(deps.Logger, deps.System)
 	s := &shared{
 		settings: settings, network: deps.Network, logger: deps.Logger, observe: deps.Observe, sys: sys,
 		gates: newGates(sys), slots: &slots{sys: sys, limit: settings.Concurrency},
 		memory: newMemory(sys, settings.MemoryBudget), board: newBoard(settings.GroupID),
-		topics: make(map[string]*Registration),
+		session: newSession(sys, settings.SessionTimeout),
+		topics:  make(map[string]*Registration),
 	}
 	for i := range settings.Registrations {
 		for _, topic := range settings.Registrations[i].Topics {
@@ -106,7 +113,15 @@ func (t *Tree) Stats() Stats {
 // Healthy returns nil when the member is joined, its heartbeats are answered and no partition is stuck; else an error that
 // wraps ErrNotHealthy and says what is wrong.
 func (t *Tree) Healthy() error {
-	return t.shared.board.healthy(time.Now(), t.shared.settings.SessionTimeout)
+	select {
+	case <-t.done:
+		if err := t.Err(); err != nil {
+			return fmt.Errorf("%w: the consumer has ended: %w", ErrNotHealthy, err)
+		}
+		return fmt.Errorf("%w: the consumer is closed", ErrNotHealthy)
+	default:
+		return t.shared.board.healthy(time.Now(), t.shared.settings.SessionTimeout)
+	}
 }
 
 // WaitJoined waits until the member is ASSIGNED for the first time. It returns early with the typed error when no broker
@@ -131,7 +146,7 @@ func (t *Tree) StartClose(deadline time.Time) {
 		rest := min(total*2/5, 5*time.Second)
 		spare := min(total/10, 500*time.Millisecond)
 		t.mu.Lock()
-		t.leaveBy = deadline.Add(-spare)
+		t.deadline, t.leaveBy = deadline, deadline.Add(-spare)
 		t.mu.Unlock()
 		t.shared.sys.root.Send(t.rootPID, &shutdown{drainUntil: deadline.Add(-rest), deadline: deadline.Add(-spare)})
 		go t.enforce(deadline)
@@ -148,6 +163,7 @@ func (t *Tree) enforce(deadline time.Time) {
 	case <-timer.C:
 		t.abandon()
 	}
+	_ = t.settle(nil)       // the same for every caller, from here on
 	t.shared.workers.wait() // every connection is closed by now, which ends its worker
 	t.shared.sys.shutdown()
 }
@@ -177,17 +193,39 @@ func (t *Tree) Close(ctx context.Context) error {
 	defer timer.Stop()
 	select {
 	case <-t.closed:
-		return t.closeResult(nil)
+		return t.settle(nil)
 	default:
 	}
 	select {
 	case <-t.closed:
-		return t.closeResult(nil)
+		return t.settle(nil)
 	case <-timer.C:
-		return t.closeResult(context.DeadlineExceeded)
+		return t.settle(context.DeadlineExceeded)
 	case <-ctx.Done():
-		return t.closeResult(context.Cause(ctx))
+		return t.settle(context.Cause(ctx))
 	}
+}
+
+// settle returns the result of the close. It is settled for all callers when the close has ended or its time is over; one
+// whose own context ends before gets a result of its own.
+func (t *Tree) settle(cause error) error {
+	t.mu.Lock()
+	settled, result := t.settled, t.result
+	final := cause == nil || !time.Now().Before(t.deadline)
+	t.mu.Unlock()
+	if settled {
+		return result
+	}
+	result = t.closeResult(cause)
+	if !final {
+		return result
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.settled {
+		t.settled, t.result = true, result
+	}
+	return t.result
 }
 
 // closeResult says what was not finished.
@@ -214,6 +252,9 @@ func (t *Tree) closeResult(cause error) error {
 	}
 	if result.Cause == nil {
 		result.Cause = err
+	}
+	if result.Cause == nil && len(result.Running) > 0 {
+		result.Cause = context.DeadlineExceeded // of the drain
 	}
 	return result
 }

@@ -101,7 +101,7 @@ func TestClose_AtOnceFromManyGoroutinesAndAgain(t *testing.T) {
 		}
 		wg.Wait()
 		assert.NoError(t, w.tree.Close(context.Background()))
-		assert.ErrorIs(t, w.tree.WaitJoined(context.Background()), nil)
+		assert.ErrorIs(t, w.tree.WaitJoined(context.Background()), ErrClosing)
 		<-w.tree.Done()
 		assert.Len(t, eventsOf[event.Closed](w), 1)
 	})
@@ -249,7 +249,9 @@ func TestClose_WithoutAnyTimeLeavesNothingBehind(t *testing.T) {
 			w.tree.StartClose(time.Now())
 			w.sleep(30 * time.Second)
 			w.idle()
-			assert.ErrorIs(t, err, context.Canceled)
+			if err != nil { // a tree that owns nothing yet may be closed before anybody looks at ctx
+				assert.ErrorIs(t, err, context.Canceled)
+			}
 			assert.Empty(t, w.tree.shared.sys.alive())
 		})
 		inTree(t, func(w *treeWorld) {

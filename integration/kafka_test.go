@@ -2,12 +2,9 @@ package integration
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -16,61 +13,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/troupego/troupe/integration/launch"
 	"github.com/troupego/troupe/pkg/kafka"
 )
-
-// realKafka is the one cluster that all tests share. It is started by the first test that wants it.
-var realKafka sharedKafka
-
-type sharedKafka struct {
-	once    sync.Once
-	cluster *launch.Cluster
-	err     error
-}
-
-// broker returns the cluster, and skips the test where there can be none, the first time loudly; where one is required it
-// fails.
-func (s *sharedKafka) broker(t *testing.T) broker {
-	t.Helper()
-	s.once.Do(func() {
-		s.cluster, s.err = launch.Start(context.Background(), launch.Options{Log: t.Logf})
-		switch {
-		case s.err == nil:
-			launch.Report(s.cluster.String())
-		case errors.Is(s.err, launch.ErrUnavailable) && !launch.Required():
-			launch.ReportSkipped("integration on real Kafka", s.err)
-		}
-	})
-	if errors.Is(s.err, launch.ErrUnavailable) && !launch.Required() {
-		t.Skip(s.err)
-	}
-	require.NoError(t, s.err)
-	return &kafkaBroker{cluster: s.cluster, admin: newAdmin(t, s.cluster.Brokers(), nil)}
-}
-
-func (s *sharedKafka) stop(failed bool) error {
-	if s.cluster == nil {
-		return nil
-	}
-	if failed && !s.cluster.External() {
-		s.cluster.KeepLogs()
-		fmt.Printf("logs of %s are kept in %s\n", s.cluster, s.cluster.LogDir())
-	}
-	return s.cluster.Stop()
-}
-
-// kafkaBroker is a real Kafka.
-type kafkaBroker struct {
-	cluster *launch.Cluster
-	admin
-}
-
-// Addrs implements broker.
-func (b *kafkaBroker) Addrs() []string { return b.cluster.Brokers() }
-
-// Version implements broker.
-func (b *kafkaBroker) Version() string { return b.cluster.String() }
 
 // admin asks a cluster by franz-go's client.
 type admin struct {

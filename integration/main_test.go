@@ -10,6 +10,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/IBM/sarama"
 	"github.com/rcrowley/go-metrics"
 	"go.uber.org/goleak"
 
@@ -35,10 +36,13 @@ func TestMain(m *testing.M) {
 		version = err.Error()
 	}
 	launch.Report("embedded kfake " + version)
+	sarama.Logger, sarama.DebugLogger = saramaLog, saramaLog // before anything runs: they are global
 	code := m.Run()
-	if err := realKafka.stop(code != 0); err != nil {
-		fmt.Fprintln(os.Stderr, "FAIL:", err)
-		code = 1
+	for _, shared := range []*sharedKafka{&realKafka, &oldKafka} {
+		if err := shared.stop(code != 0); err != nil {
+			fmt.Fprintln(os.Stderr, "FAIL:", err)
+			code = 1
+		}
 	}
 	if code == 0 {
 		if err := goleak.Find(ignoredGoroutines...); err != nil {

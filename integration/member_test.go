@@ -120,6 +120,9 @@ type member struct {
 func spawn(t *testing.T, config api.Config, parts ...api.Part) *member {
 	t.Helper()
 	m := &member{events: &eventLog{}}
+	if login := logins.of(config.Brokers); login != nil {
+		parts = append([]api.Part{login}, parts...)
+	}
 	var err error
 	// An observer among the parts takes the place of the log's.
 	m.Consumer, err = api.Spawn(context.Background(), config, append([]api.Part{api.WithObserver(m.events.add), api.WithObserverBuffer(1 << 14)}, parts...)...)

@@ -62,7 +62,10 @@ func (b Backoff) Validate() error {
 	if b.Initial <= 0 && b.Initial != NoDelay {
 		errs = append(errs, fmt.Errorf("Backoff.Initial is %v: must be above 0, or NoDelay", b.Initial))
 	}
-	if b.Max < b.Initial || b.Max <= 0 {
+	switch {
+	case b.Max <= 0 && b.Initial <= 0: // wrong or NoDelay, no bound
+		errs = append(errs, fmt.Errorf("Backoff.Max is %v: must be above 0", b.Max))
+	case b.Max < b.Initial || b.Max <= 0:
 		errs = append(errs, fmt.Errorf("Backoff.Max is %v: must be above 0 and at least Backoff.Initial (%v)", b.Max, b.Initial))
 	}
 	if math.IsNaN(b.Factor) || math.IsInf(b.Factor, 0) || b.Factor < 1 {

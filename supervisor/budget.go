@@ -105,7 +105,10 @@ func (p Policy) Validate() error {
 	if p.ProbeInitial <= 0 {
 		errs = append(errs, fmt.Errorf("Policy.ProbeInitial is %v: must be above 0", p.ProbeInitial))
 	}
-	if p.ProbeMax < p.ProbeInitial {
+	switch {
+	case p.ProbeMax <= 0 && p.ProbeInitial <= 0: // wrong itself, no bound
+		errs = append(errs, fmt.Errorf("Policy.ProbeMax is %v: must be above 0", p.ProbeMax))
+	case p.ProbeMax < p.ProbeInitial:
 		errs = append(errs, fmt.Errorf("Policy.ProbeMax is %v: must be at least Policy.ProbeInitial (%v)", p.ProbeMax, p.ProbeInitial))
 	}
 	return errors.Join(errs...)

@@ -1,6 +1,13 @@
 // Package supervisor decides what happens when an actor's child fails, and does it. It knows nothing of Kafka.
 //
-// Three parts, from pure to shell:
+// Users of Troupe set two of its types, in api.Config and api.Restart:
+//
+//   - [Policy] is how often a handler is restarted, and what happens when that budget is spent ([SpentAction]): its
+//     partition is paused and probed ([PauseAndProbe]), or the consumer ends ([StopAll]). [NoRestarts] is a budget of none;
+//     [DefaultPolicy] is what zero fields mean.
+//   - [Backoff] is the wait between attempts, with [NoDelay] and [NoJitter]; [DefaultBackoff] is what zero fields mean.
+//
+// The rest is for those who work on Troupe. Three parts, from pure to shell:
 //
 //   - [Backoff] and [Budget] are arithmetic: how long to wait, how many restarts a window allows, and what comes when
 //     they are spent. They read no clock and no global random source.

@@ -104,7 +104,8 @@ func pop[E any](queue []E) []E {
 	return queue[:rest]
 }
 
-// Take returns at most limit records, those next in order, out of one slab and without copying; nil when none is ready.
+// Take returns at most limit records, those next in order, out of one slab and without copying; nil when none is ready. A
+// slab larger than limit is taken in even parts.
 // Appending to them never reaches the records left. freed is the slab's bytes when these are its last records, else 0:
 // from then on the slab is the taker's alone.
 func (s *Surplus[C]) Take(limit int) (records []kafka.Record, freed int) {
@@ -112,7 +113,10 @@ func (s *Surplus[C]) Take(limit int) (records []kafka.Record, freed int) {
 		return nil, 0
 	}
 	front := &s.slabs[0]
-	n := min(limit, len(front.records))
+	n := len(front.records)
+	if parts := (n + limit - 1) / limit; parts > 1 {
+		n = (n + parts - 1) / parts // even parts, so that the last one is not a crumb
+	}
 	records = front.records[:n:n]
 	s.count -= n
 	if n < len(front.records) {

@@ -18,8 +18,8 @@ type checker struct {
 	// handled says for each record whether any handler ever acknowledged it; floor is the first that none did.
 	handled [][]bool
 	floor   []int
-	// inside counts the handlers inside user code per partition, over all processes.
-	inside []int
+	// inside are the deliveries whose handlers are inside user code, per partition, over all processes.
+	inside [][]*delivery
 }
 
 // truth is what really happened to one partition under one epoch. Indexes are places in the log.
@@ -35,7 +35,7 @@ type truth struct {
 
 func newChecker(w *World) checker {
 	n := w.script.Partitions
-	return checker{w: w, handled: make([][]bool, n), floor: make([]int, n), inside: make([]int, n)}
+	return checker{w: w, handled: make([][]bool, n), floor: make([]int, n), inside: make([][]*delivery, n)}
 }
 
 // machine takes the errors of machines: a shell that does what it should never sees one.
@@ -84,9 +84,7 @@ func (t *truth) ack(index int) {
 // startFlow checks where a partition starts: where the group left it, never beyond, and never before while the member is in
 // the present generation.
 func (c *checker) startFlow(s *partitionShell, offset int64) *truth {
-	committed, g := c.w.coordinator.committed[s.part], c.w.coordinator
-	group := s.process.group
-	present := g.phase == groupStable && group.generation == g.generation && g.find(group.memberID) != nil
+	committed, present := c.w.coordinator.committed[s.part], c.present(s.process)
 	switch {
 	case committed == kafka.NoOffset && offset > c.w.logs[s.part].start,
 		committed != kafka.NoOffset && offset > committed:
@@ -131,7 +129,7 @@ func (c *checker) inTransit(s *partitionShell) {
 // recordStarted is called when user code begins with a record.
 func (c *checker) recordStarted(d *delivery, i int) {
 	s := d.shell
-	p, t := s.process, s.truth
+	t := s.truth
 	if s.machine.State() != rebalance.PartitionAssigned || d.ended {
 		c.w.violate("G4", fmt.Sprintf("%s epoch %d: offset %d delivered in %s", tpOf(s.part), s.epoch, d.records[i].Offset, s.machine.State()))
 		return
@@ -141,21 +139,34 @@ func (c *checker) recordStarted(d *delivery, i int) {
 	}
 	index := c.w.logs[s.part].index(d.records[i].Offset)
 	if !c.w.script.AnyOrder && index != t.floor {
-		name := "G1"
-		if index < t.floor {
-			name = "G2"
-		}
-		c.w.violate(name, fmt.Sprintf("%s epoch %d: record %d handled, the first without an ack is %d", tpOf(s.part), s.epoch, index, t.floor))
+		c.w.violate("G2", fmt.Sprintf("%s epoch %d: record %d handled, the first without an ack is %d", tpOf(s.part), s.epoch, index, t.floor))
 	}
-	// A member that the coordinator has not heard of for a session knows that it may be out, a moment after it woke.
+	c.late(d, i)
+}
+
+// late judges a record that is begun though the coordinator has not heard of the member for a session. A member must know
+// that it may be out, but for the moment after it came back from a freeze.
+func (c *checker) late(d *delivery, i int) {
+	s := d.shell
+	p := s.process
 	limit := int64(c.w.script.Session + 3*time.Second)
 	switch {
 	case p.seenAlive < 0 || c.w.at-p.seenAlive <= limit:
-	case c.w.at-p.wokeAt <= int64(10*time.Millisecond) && p.wokeAt > 0:
+	case c.w.at-p.wokeAt <= int64(4*time.Second) && p.wokeAt > 0:
+		name := "WOKEN"
 		c.w.stats.Woken++
+		if p.heartbeat.enteredAt >= p.wokeAt && p.heartbeat.pulse.State() == rebalance.PulseBeating {
+			name = "ENTERED"
+			c.w.stats.Entered++
+		}
+		if c.w.script.Strict {
+			c.w.violate(name, fmt.Sprintf("%s epoch %d: offset %d delivered %v after the last sign of life, %v after waking",
+				tpOf(s.part), s.epoch, d.records[i].Offset, time.Duration(c.w.at-p.seenAlive), time.Duration(c.w.at-p.wokeAt)))
+		}
 	default:
-		c.w.violate("G4", fmt.Sprintf("%s epoch %d: offset %d delivered %v after the last sign of life",
-			tpOf(s.part), s.epoch, d.records[i].Offset, time.Duration(c.w.at-p.seenAlive)))
+		c.w.violate("G4", fmt.Sprintf("%s epoch %d: offset %d delivered %v after the last sign of life, %v after waking, member in %s, heartbeat %s",
+			tpOf(s.part), s.epoch, d.records[i].Offset, time.Duration(c.w.at-p.seenAlive), time.Duration(c.w.at-p.wokeAt),
+			p.group.member.State(), p.heartbeat.pulse.State()))
 	}
 }
 
@@ -170,22 +181,43 @@ func (c *checker) acked(d *delivery, i int) {
 	}
 }
 
-// handlerEntered and handlerExited are called around user code.
-func (c *checker) handlerEntered(p *process, part int) {
-	if p.running[part]++; p.running[part] > 1 {
-		c.w.violate("G2", fmt.Sprintf("%s: two handlers at once in process %d", tpOf(part), p.number))
-	}
-	if c.inside[part]++; c.inside[part] > 1 {
+// handlerEntered is called when a handler begins: never while another one of the same process is inside. One of another
+// process may be inside only where Kafka itself allows it: a delivery that was given up (its drain passed, or its partition
+// was lost), or one of a member that is out of the group and does not know.
+func (c *checker) handlerEntered(d *delivery) {
+	part := d.shell.part
+	for _, other := range c.inside[part] {
+		if other.shell.process == d.shell.process {
+			c.w.violate("G2", fmt.Sprintf("%s: two handlers at once in process %d", tpOf(part), d.shell.process.number))
+		}
 		c.w.stats.Overlaps++
+		if !other.ended && c.present(other.shell.process) && c.present(d.shell.process) {
+			c.w.violate("G2", fmt.Sprintf("%s: handled by processes %d and %d, both in generation %d", tpOf(part),
+				other.shell.process.number, d.shell.process.number, c.w.coordinator.generation))
+		}
+	}
+	c.inside[part] = append(c.inside[part], d)
+}
+
+// present reports whether a process is in the group's present generation and knows it.
+func (c *checker) present(p *process) bool {
+	g := c.w.coordinator
+	return !p.ended && g.phase == groupStable && p.group.generation == g.generation && g.find(p.group.memberID) != nil
+}
+
+func (c *checker) handlerExited(d *delivery) {
+	inside := c.inside[d.shell.part]
+	if i := slices.Index(inside, d); i >= 0 {
+		c.inside[d.shell.part] = slices.Delete(inside, i, i+1)
 	}
 }
 
-func (c *checker) handlerExited(p *process, part int) {
-	p.running[part]--
-	c.inside[part]--
+// crashed takes a process's handlers out of user code.
+func (c *checker) crashed(p *process) {
+	for part := range c.inside {
+		c.inside[part] = slices.DeleteFunc(c.inside[part], func(d *delivery) bool { return d.shell.process == p })
+	}
 }
-
-func (c *checker) handlerLeft(_ *process, part int) { c.inside[part]-- }
 
 // committing is called when a round is put on the wire: it needs a key that covers it and partitions that are ours.
 func (c *checker) committing(committer *committerShell, round *commit.Round) {
@@ -194,14 +226,17 @@ func (c *checker) committing(committer *committerShell, round *commit.Round) {
 	for i := range round.Offsets {
 		offset := &round.Offsets[i]
 		part := int(offset.TopicPartition.Partition)
-		v := group.view(part, offset.Epoch)
-		if v == nil || v.lost || v.released {
-			c.w.violate("G4", fmt.Sprintf("%s epoch %d: offset %d sent after the epoch was over", offset.TopicPartition, offset.Epoch, offset.Offset))
-			return
-		}
 		if key == nil || !key.Valid() || !slices.Contains(key.Partitions(), offset.TopicPartition) {
 			c.w.violate("G10", fmt.Sprintf("%s epoch %d: committed without a valid key", offset.TopicPartition, offset.Epoch))
 		}
+		// Lost partitions are cut off at once; that one was released is known to the committer when it is told.
+		v := group.view(part, offset.Epoch)
+		if v != nil && v.lost || offset.Epoch <= committer.fenced[part] {
+			c.w.violate("G4", fmt.Sprintf("%s epoch %d: offset %d sent after the epoch was over", offset.TopicPartition, offset.Epoch, offset.Offset))
+		}
+	}
+	if p := committer.process; p.seenAlive >= 0 && c.w.at-p.seenAlive > int64(c.w.script.Session) {
+		c.w.stats.LateCommits++
 	}
 }
 
@@ -263,7 +298,9 @@ func (c *checker) joining(g *groupShell, id string) {
 // that is alive, whatever its handlers do.
 func (c *checker) expired(m *groupMember, why string) {
 	p := m.process
-	calm := c.w.at-c.w.disturbedUntil > int64(2*c.w.script.Session+c.w.script.Request)
+	// A request that was lost may be waited for as long as a JoinGroup may take.
+	calm := c.w.at-c.w.disturbedUntil > int64(2*c.w.script.Session+2*c.w.script.Rebalance+c.w.script.Request)
+	calm = calm || c.w.disturbedUntil == 0
 	if p == nil || p.dead || p.ended || p.frozen || !calm || p.group.member.MemberID() != m.id {
 		return
 	}
@@ -287,17 +324,23 @@ func (c *checker) keys(l *loan) {
 
 // left checks that closing is bounded, and ends early when nothing is in the way.
 func (c *checker) left(p *process, err error) {
-	if late := c.w.at - p.closeBy; late > int64(time.Millisecond) && p.wokeAt < p.closeBy && c.w.disturbedUntil < p.closeAsked {
+	if late := c.w.at - p.closeBy; late > int64(time.Millisecond+2*c.w.script.Stall) && p.wokeAt < p.closeBy && c.w.disturbedUntil < p.closeAsked {
 		c.w.violate("G8", fmt.Sprintf("closed %v late", time.Duration(late)))
 	}
-	calm := p.closeAsked-c.w.disturbedUntil > int64(2*c.w.script.Session+c.w.script.Request)
-	if errors.Is(err, rebalance.ErrLeaveUnfinished) && calm && c.w.disturbedUntil < p.closeAsked && p.closeBy-p.closeAsked > int64(5*time.Second) {
+	waits := func(v *grantView) bool { return v != nil && !v.released }
+	if errors.Is(err, rebalance.ErrLeaveUnfinished) && p.group.leaveAnswered && !slices.ContainsFunc(p.group.parts, waits) &&
+		!slices.ContainsFunc(p.group.leaving, waits) {
+		c.w.violate("G8", "closing waited for nothing: "+err.Error())
+	}
+	calm := c.w.disturbedUntil == 0 && c.w.script.StallPermyriad == 0
+	if errors.Is(err, rebalance.ErrLeaveUnfinished) && calm && p.closeBy-p.closeAsked > int64(5*time.Second) {
 		c.w.violate("G8", "closing ended at its deadline: "+err.Error())
 	}
 }
 
 // failed checks that only another process with the same instance id is a reason to give up.
-func (c *checker) failed(_ *process, err error) {
+func (c *checker) failed(p *process, err error) {
+	p.replace = !c.w.faulty // whoever took the place went away with the faults
 	if !errors.Is(err, kafka.FencedInstanceID) || !c.w.script.Static {
 		c.w.violate("STATE", "member failed: "+err.Error())
 	}
@@ -308,7 +351,7 @@ func (c *checker) refused(err error) {
 	switch {
 	case errors.Is(err, rebalance.ErrBadAnswer), errors.Is(err, rebalance.ErrForeignPartition), errors.Is(err, rebalance.ErrMalformed):
 		c.w.violate("STATE", err.Error())
-	case errors.Is(err, rebalance.ErrNotReleased) && c.w.disturbedUntil+int64(5*time.Second) < c.w.at:
+	case errors.Is(err, rebalance.ErrNotReleased) && c.w.disturbedUntil+int64(5*time.Second) < c.w.at && c.w.script.StallPermyriad == 0:
 		c.w.violate("G5", err.Error())
 	}
 }

@@ -22,6 +22,8 @@ type committerShell struct {
 	stable bool
 	member string
 	gen    kafka.Generation
+	// fenced is the last epoch of each partition that the committer was told to be over; for the checker.
+	fenced []kafka.AssignmentEpoch
 	oldGen kafka.Generation
 
 	key    *capability.Key
@@ -55,7 +57,7 @@ func newCommitterShell(p *process) *committerShell {
 			GroupID: "group", GroupInstanceID: p.instance, BackoffInitial: backoffInitial, BackoffMax: backoffMax, Seed: p.w.rng.Uint64(),
 		}),
 	}
-	c.box = p.newBox(c)
+	c.box, c.fenced = p.newBox(c), make([]kafka.AssignmentEpoch, p.w.script.Partitions)
 	c.alarm.box, c.lookupAlarm.box = c.box, c.box
 	return c
 }
@@ -99,6 +101,7 @@ func (c *committerShell) receive(m *message) {
 	case messagePartitionOpened:
 		c.feed(commit.Assigned{TopicPartition: tpOf(int(m.part)), Epoch: kafka.AssignmentEpoch(m.epoch), Committed: m.offset})
 	case messagePartitionFenced:
+		c.fenced[m.part] = max(c.fenced[m.part], kafka.AssignmentEpoch(m.epoch))
 		c.feed(commit.Fenced{TopicPartition: tpOf(int(m.part)), Epoch: kafka.AssignmentEpoch(m.epoch)})
 		c.sendUnsent()
 	case messageCommitsHeld:
@@ -157,13 +160,22 @@ func (c *committerShell) sendUnsent() {
 	round := *c.unsent
 	c.unsent = nil
 	if err := c.authorize(&round); err != nil {
-		c.feed(commit.Answered{ID: round.ID, Err: fmt.Errorf("%w: not sent: %w", commit.ErrUnanswered, err)})
+		c.notSent(&round, err)
 		return
 	}
 	if c.w.mutant == MutantOldGeneration {
 		round.Generation = c.oldGen
 	}
 	c.do(&call{api: apiCommit, process: c.process, box: c.box, broker: c.broker, round: &round})
+}
+
+// authorizeAgain asks the group's key, which may be on its way back, when a round that waited goes out.
+func (c *committerShell) authorizeAgain(round *commit.Round) error {
+	switch {
+	case c.key == nil && c.w.mutant == MutantNone:
+		return capability.ErrNotHolder
+	}
+	return c.authorize(round)
 }
 
 // authorize asks the key, as newCommitRound does.
@@ -182,8 +194,13 @@ func (c *committerShell) dropUnsent() {
 	if c.unsent != nil {
 		round := *c.unsent
 		c.unsent = nil
-		c.feed(commit.Answered{ID: round.ID, Err: fmt.Errorf("%w: not sent: %w", commit.ErrUnanswered, commit.ErrDeparted)})
+		c.notSent(&round, commit.ErrDeparted)
 	}
+}
+
+// notSent answers a round that never went out: its offsets go into the next one.
+func (c *committerShell) notSent(round *commit.Round, why error) {
+	c.feed(commit.Answered{ID: round.ID, Err: fmt.Errorf("%w: not sent: %w", commit.ErrUnanswered, why)})
 }
 
 // do makes one call after the other: commits and look-ups share the connection.
@@ -196,12 +213,19 @@ func (c *committerShell) next() {
 	if c.busy != nil || len(c.queue) == 0 {
 		return
 	}
-	c.busy = c.queue[0]
+	request := c.queue[0]
 	c.queue = c.queue[1:]
-	if c.busy.api == apiCommit {
-		c.w.check.committing(c, c.busy.round)
+	if request.api == apiCommit {
+		// The round may have waited behind a look-up while the partitions were lost: the key is asked when it goes out.
+		if err := c.authorizeAgain(request.round); err != nil {
+			c.notSent(request.round, err)
+			c.next()
+			return
+		}
+		c.w.check.committing(c, request.round)
 	}
-	c.w.send(c.busy, c.w.script.Request)
+	c.busy = request
+	c.w.send(request, c.w.script.Request)
 }
 
 func (c *committerShell) done(request *call) {

@@ -79,9 +79,18 @@ func newCoordinator(w *World) *coordinator {
 	return g
 }
 
+// passingErrors are the codes that a coordinator in trouble answers with, without having executed anything.
+var passingErrors = []kafka.ErrorCode{
+	kafka.CoordinatorLoadInProgress, kafka.CoordinatorNotAvailable, kafka.NotCoordinator, kafka.RequestTimedOut,
+	kafka.UnknownServerError, kafka.NetworkException, kafka.GroupAuthorizationFailed,
+}
+
 // serve executes one request.
 func (g *coordinator) serve(c *call) {
+	trouble := g.w.weather[c.process.slot].errors
 	switch {
+	case trouble > 0 && g.w.rng.IntN(100) < trouble:
+		c.err = passingErrors[g.w.rng.IntN(len(passingErrors))]
 	case g.downUntil > g.w.at && c.broker == g.broker:
 		g.w.failLater(c)
 		return

@@ -17,7 +17,7 @@ func (w *World) fault(i int) {
 	}
 	switch f.Kind {
 	case FaultClose, FaultRejoin, FaultRetain, FaultDuplicate, FaultCrash:
-	case FaultFreeze, FaultStall, FaultCut, FaultLossy, FaultSlow, FaultMove, FaultDown, FaultTwin:
+	case FaultFreeze, FaultStall, FaultCut, FaultLossy, FaultSlow, FaultErrors, FaultMove, FaultDown, FaultTwin:
 		w.disturbedUntil = max(w.disturbedUntil, w.at+int64(f.For))
 	}
 	switch f.Kind {
@@ -25,7 +25,7 @@ func (w *World) fault(i int) {
 		if p := w.slots[max(f.Member, 0)]; p != nil && !p.dead && !p.ended {
 			w.processFault(f, p)
 		}
-	case FaultCut, FaultLossy, FaultSlow, FaultDuplicate:
+	case FaultCut, FaultLossy, FaultSlow, FaultDuplicate, FaultErrors:
 		w.active = append(w.active, f)
 		w.changeWeather()
 		w.timeline.push(w.at+int64(f.For), eventFaultEnds, 0, f)
@@ -52,11 +52,9 @@ func (w *World) processFault(f Fault, p *process) {
 		p.freeze()
 		w.timeline.push(w.at+int64(f.For), eventFaultEnds, int64(p.number), f)
 	case FaultStall:
-		b := p.boxes[f.Amount%len(p.boxes)]
-		if !b.dead && !b.stalled {
-			b.stalled = true
-			w.rest(b)
-			w.timeline.push(w.at+int64(f.For), eventUnstall, 0, b)
+		live := slices.DeleteFunc(slices.Clone(p.boxes), func(b *mailbox) bool { return b.dead || b.stalled })
+		if len(live) > 0 {
+			w.stall(live[f.Amount%len(live)], f.For)
 		}
 	case FaultClose:
 		if p.closeBy == 0 {
@@ -117,6 +115,8 @@ func (w *World) changeWeather() {
 				now.cut = true
 			case FaultLossy:
 				now.loss = max(now.loss, f.Amount)
+			case FaultErrors:
+				now.errors = max(now.errors, f.Amount)
 			case FaultSlow:
 				now.slow = max(now.slow, f.Amount)
 			}

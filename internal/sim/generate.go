@@ -34,8 +34,11 @@ func Generate(seed uint64) Script {
 	if rng.IntN(2) == 0 {
 		s.StuckPermille = between(0, 30)
 	}
+	if rng.IntN(3) == 0 {
+		s.StallPermyriad, s.Stall = between(1, 200), span(time.Millisecond, 900*time.Millisecond)
+	}
 	kinds := []FaultKind{
-		FaultCrash, FaultCrash, FaultFreeze, FaultStall, FaultCut, FaultLossy, FaultLossy, FaultSlow, FaultDuplicate, FaultMove,
+		FaultCrash, FaultCrash, FaultFreeze, FaultStall, FaultCut, FaultLossy, FaultLossy, FaultSlow, FaultDuplicate, FaultErrors, FaultMove,
 		FaultMove, FaultDown, FaultClose, FaultClose, FaultRejoin, FaultRetain,
 	}
 	if s.Static {
@@ -62,13 +65,15 @@ func randomFault(rng *rand.Rand, s *Script, kind FaultKind) Fault {
 	case FaultFreeze:
 		f.For = span(100*time.Millisecond, 3*s.Session)
 	case FaultStall:
-		f.For, f.Amount = span(10*time.Millisecond, 3*time.Second), rng.IntN(8)
+		f.For, f.Amount = span(10*time.Millisecond, 3*time.Second), rng.IntN(16)
 	case FaultCut:
 		f.For = span(100*time.Millisecond, 2*s.Session)
 	case FaultLossy:
 		f.Member, f.For, f.Amount = rng.IntN(s.Members+1)-1, span(time.Second, s.Horizon/2), 5+rng.IntN(60)
 	case FaultSlow:
 		f.Member, f.For, f.Amount = rng.IntN(s.Members+1)-1, span(time.Second, s.Horizon/2), 2+rng.IntN(100)
+	case FaultErrors:
+		f.Member, f.For, f.Amount = rng.IntN(s.Members+1)-1, span(time.Second, s.Horizon/2), 5+rng.IntN(60)
 	case FaultDuplicate:
 		f.Member, f.For, f.Amount = -1, span(time.Second, s.Horizon), 5+rng.IntN(90)
 	case FaultMove:

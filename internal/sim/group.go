@@ -43,6 +43,8 @@ type groupShell struct {
 	starts  startQueue
 
 	closing bool
+	// leaveAnswered is for the checker.
+	leaveAnswered bool
 }
 
 // need is work that waits for the coordinator.
@@ -118,6 +120,7 @@ func (g *groupShell) receive(m *message) {
 		g.told(m.err, kafka.Generation(m.gen))
 		g.feed(rebalance.CommitFenced{Generation: kafka.Generation(m.gen), Err: m.err})
 	case messageLeaveAnswered:
+		g.leaveAnswered = true
 		g.feed(rebalance.LeaveAnswered{Seq: m.seq, Err: m.err})
 	case messageCoordinatorDoubted:
 		g.doubtCoordinator(int(m.seq), m.err)

@@ -19,7 +19,9 @@ func (g *groupShell) assign(e rebalance.AssignPartitions) {
 	for _, grant := range e.Grants {
 		part := int(grant.TopicPartition.Partition)
 		if old := g.parts[part]; old != nil {
-			g.leaving = append(g.leaving, old) // lost, and its actor has not said so yet
+			if g.w.mutant != MutantReplacedEpoch {
+				g.leaving = append(g.leaving, old) // lost, and its actor has not said so yet
+			}
 		}
 		v := &grantView{part: part, epoch: grant.Epoch}
 		g.parts[part] = v
@@ -89,7 +91,7 @@ func (g *groupShell) revoke(e rebalance.RevokePartitions) {
 		v.revoking = true
 		g.stopWaiting(part)
 		if g.w.mutant == MutantJoinEarly {
-			g.feed(rebalance.PartitionReleased{TopicPartition: grant.TopicPartition, Epoch: grant.Epoch})
+			g.feed(rebalance.PartitionReleased(grant))
 		}
 		g.w.post(v.shell.box, message{
 			kind: messageDrainWanted, epoch: uint64(grant.Epoch),
@@ -139,10 +141,10 @@ func (g *groupShell) partitionReleased(part int, epoch kafka.AssignmentEpoch) {
 	if g.parts[part] == v {
 		g.parts[part] = nil
 		g.loan.want[part] = false
+		g.stopWaiting(part)
 	} else {
 		g.leaving = slices.DeleteFunc(g.leaving, func(other *grantView) bool { return other == v })
 	}
-	g.stopWaiting(part)
 	g.fence(part, epoch)
 	g.settleLoan()
 	v.shell.stop()

@@ -79,7 +79,7 @@ func (s *partitionShell) run(d *delivery) {
 	}
 	pool := s.process.handlers
 	d.running = true
-	s.w.check.handlerEntered(s.process, s.part)
+	s.w.check.handlerEntered(d)
 	if s.w.script.AnyOrder {
 		for i := range d.records {
 			if d.halted {
@@ -138,6 +138,9 @@ func (p *handlerPool) receive(m *message) {
 		return
 	}
 	fails := d.fails || p.w.faulty && p.w.rng.IntN(100) < p.w.script.FailPercent
+	if d.ended {
+		p.w.stats.Stale++
+	}
 	if p.w.script.AnyOrder {
 		p.verdict(d, index, fails)
 		return
@@ -205,7 +208,7 @@ func (p *handlerPool) leave(d *delivery) {
 // exit gives the places back.
 func (p *handlerPool) exit(d *delivery) {
 	d.running = false
-	p.w.check.handlerExited(p.process, d.shell.part)
+	p.w.check.handlerExited(d)
 	p.process.leaveGate(d.shell.part, d.shell.epoch)
 }
 
@@ -216,9 +219,7 @@ func (s *partitionShell) acknowledged(d *delivery) {
 		return
 	}
 	s.collect()
-	if s.machine.CanCommit() {
-		s.offer()
-	}
+	s.offer()
 }
 
 // delivered ends a delivery without a failure. When the flow was stopped meanwhile, some records may be left.

@@ -1,6 +1,10 @@
 package sim
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // Mutant is a deliberate fault in the modeled shell. The machines themselves are never touched.
 type Mutant uint8
@@ -31,7 +35,7 @@ const (
 	MutantNoKeyCheck
 	// MutantKeepPosition starts a partition where this process left it, not where the group did (G4).
 	MutantKeepPosition
-	// MutantSkipFailed passes over a record that failed (G1).
+	// MutantSkipFailed passes over a record that failed (G1, which the order or a commit shows).
 	MutantSkipFailed
 	// MutantNoFinalCommit says that the final commit was confirmed without sending one (G5).
 	MutantNoFinalCommit
@@ -41,12 +45,18 @@ const (
 	MutantIgnoreDoubt
 	// MutantOldGeneration sends commits with the generation before the present one (PROGRESS).
 	MutantOldGeneration
+	// MutantReplacedEpoch forgets a lost partition's epoch when the partition is granted anew (G8).
+	MutantReplacedEpoch
+	// MutantOfferAfterRelease offers what a handler acknowledged after its partition was released (G3).
+	MutantOfferAfterRelease
+	// MutantNoDrain lets a partition go while its handler is inside (G5).
+	MutantNoDrain
 	mutantEnd
 )
 
 var mutantNames = [...]struct{ name, breaks string }{
 	MutantNone:               {"none", "ok"},
-	MutantCommitAfterFence:   {"commit-after-fence", "G4"},
+	MutantCommitAfterFence:   {"commit-after-fence", "G4 G10"},
 	MutantAckTwice:           {"ack-counted-twice", "G3"},
 	MutantNoHeartbeatInDrain: {"no-heartbeat-in-drain", "G6"},
 	MutantDropMemberID:       {"member-id-dropped-on-retry", "ID"},
@@ -57,11 +67,14 @@ var mutantNames = [...]struct{ name, breaks string }{
 	MutantNoWindow:           {"no-window", "G8"},
 	MutantNoKeyCheck:         {"no-key-check", "G10"},
 	MutantKeepPosition:       {"position-from-memory", "G4"},
-	MutantSkipFailed:         {"failed-record-skipped", "G1"},
+	MutantSkipFailed:         {"failed-record-skipped", "G1 G2 G3"},
 	MutantNoFinalCommit:      {"no-final-commit", "G5"},
-	MutantFlowAfterLoss:      {"flow-after-loss", "G4"},
+	MutantFlowAfterLoss:      {"flow-after-loss", "G2 G4"},
 	MutantIgnoreDoubt:        {"doubt-ignored", "PROGRESS"},
 	MutantOldGeneration:      {"old-generation-in-commits", "PROGRESS"},
+	MutantNoDrain:            {"no-drain", "G5"},
+	MutantOfferAfterRelease:  {"offer-after-release", "G3"},
+	MutantReplacedEpoch:      {"replaced-epoch-forgotten", "G8"},
 }
 
 // String returns the mutant's name.
@@ -72,8 +85,10 @@ func (m Mutant) String() string {
 	return fmt.Sprintf("Mutant(%d)", uint8(m))
 }
 
-// Breaks names the guarantee that the mutant is expected to break.
-func (m Mutant) Breaks() string { return mutantNames[m].breaks }
+// Breaks reports whether that is a guarantee the mutant is expected to break first.
+func (m Mutant) Breaks(guarantee string) bool {
+	return slices.Contains(strings.Fields(mutantNames[m].breaks), guarantee)
+}
 
 // Mutants returns all mutants.
 func Mutants() []Mutant {

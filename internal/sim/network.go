@@ -75,8 +75,8 @@ type call struct {
 
 // weather is what the network does to one slot's requests.
 type weather struct {
-	cut             bool
-	loss, slow, dup int
+	cut                bool
+	loss, slow, errors int
 }
 
 // send puts a request on its way. The client waits for limit at most.

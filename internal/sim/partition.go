@@ -117,6 +117,9 @@ func (s *partitionShell) receive(m *message) {
 		s.feed(rebalance.DrainRequested{
 			DrainUntil: epochStart.Add(time.Duration(m.at)), Deadline: epochStart.Add(time.Duration(m.offset)),
 		})
+		if s.w.mutant == MutantNoDrain && s.machine.State() == rebalance.PartitionRevoking {
+			s.feed(rebalance.DeliveryEnded{})
+		}
 	case messageOwnershipLost:
 		s.feed(rebalance.OwnershipLost{Cause: m.err})
 	case messageFlushed:
@@ -268,6 +271,9 @@ func (s *partitionShell) collect() {
 
 // offer tells the committer that the contiguous point moved.
 func (s *partitionShell) offer() {
+	if !s.machine.CanCommit() && s.w.mutant != MutantOfferAfterRelease {
+		return
+	}
 	offset := s.tracker.Committable()
 	if s.w.mutant == MutantCommitPosition {
 		offset = s.tracker.Position()

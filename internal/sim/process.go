@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/troupego/troupe/pkg/kafka"
@@ -32,10 +33,9 @@ type process struct {
 	heartbeat *heartbeatShell
 	committer *committerShell
 	handlers  *handlerPool
-	// gates keep G2; they outlive partitions. running counts the handlers that are really inside.
-	gates   []gate
-	truths  []*truth
-	running []int
+	// gates keep G2; they outlive partitions. truths are the checker's.
+	gates  []gate
+	truths []*truth
 	// positions are where partitions were left, for a mutant.
 	positions []int64
 }
@@ -55,7 +55,7 @@ func (w *World) start(slot int) *process {
 		p.instance = fmt.Sprintf("instance-%d", slot)
 	}
 	n := w.script.Partitions
-	p.gates, p.running, p.positions = make([]gate, n), make([]int, n), make([]int64, n)
+	p.gates, p.positions = make([]gate, n), make([]int64, n)
 	for i := range p.positions {
 		p.positions[i] = kafka.NoOffset
 	}
@@ -71,6 +71,9 @@ func (w *World) start(slot int) *process {
 }
 
 func (p *process) newBox(owner receiver) *mailbox {
+	if len(p.boxes) > 24 {
+		p.boxes = slices.DeleteFunc(p.boxes, func(b *mailbox) bool { return b.dead })
+	}
 	b := &mailbox{owner: owner, process: p, place: -1}
 	p.boxes = append(p.boxes, b)
 	return b
@@ -85,12 +88,7 @@ func (p *process) crash() {
 	for _, b := range p.boxes {
 		p.w.kill(b)
 	}
-	for part, n := range p.running {
-		for range n {
-			p.w.check.handlerLeft(p, part)
-		}
-		p.running[part] = 0
-	}
+	p.w.check.crashed(p)
 }
 
 // freeze stops a process; time goes on without it.
@@ -118,6 +116,11 @@ func (p *process) thaw() {
 // finish ends the tree after Left or Failed. Handlers that have not returned go on until they do.
 func (p *process) finish() {
 	p.ended = true
+	for _, v := range append(p.group.leaving, p.group.parts...) {
+		if v != nil {
+			v.shell.stop()
+		}
+	}
 	for _, b := range p.boxes {
 		if b != p.handlers.box {
 			p.w.kill(b)
@@ -164,6 +167,8 @@ type heartbeatShell struct {
 	gen     kafka.Generation
 	busy    *call
 	queue   []*call
+	// enteredAt is for the checker.
+	enteredAt int64
 }
 
 func newHeartbeatShell(p *process) *heartbeatShell {
@@ -192,6 +197,7 @@ func (h *heartbeatShell) receive(m *message) {
 		}
 	case messageGenerationEntered:
 		h.member, h.gen = m.payload.(string), kafka.Generation(m.gen)
+		h.enteredAt = h.w.at
 		h.feed(rebalance.PulseEnter{Generation: h.gen})
 	case messageGenerationLeft:
 		h.gen = kafka.NoGeneration
@@ -212,9 +218,6 @@ func (h *heartbeatShell) feed(in rebalance.PulseInput) {
 	for _, effect := range effects {
 		switch e := effect.(type) {
 		case rebalance.SendHeartbeat:
-			if h.w.mutant == MutantNoHeartbeatInDrain && h.process.group.member.State() == rebalance.StateRevoking {
-				continue
-			}
 			h.do(&call{
 				api: apiHeartbeat, process: h.process, box: h.box, member: h.member, instance: h.process.instance,
 				gen: e.Generation, sentAt: e.SentAt, deadline: int64(e.Deadline.Sub(epochStart)), broker: h.broker,
@@ -240,7 +243,8 @@ func (h *heartbeatShell) next() {
 	c := h.queue[0]
 	h.queue = h.queue[1:]
 	h.busy = c
-	if !h.stable {
+	draining := h.process.group.member.State() == rebalance.StateRevoking
+	if !h.stable || draining && h.w.mutant == MutantNoHeartbeatInDrain {
 		c.err = errNoCoordinator
 		h.w.finish(c)
 		return

@@ -9,21 +9,19 @@ var epochStart = time.Time{}.Add(1000 * time.Hour)
 type kind uint8
 
 const (
-	kindNone kind = iota
-
 	// Timed events that the world itself handles.
-	eventArrive      // a request reaches the broker
-	eventCallFails   // the client learns that a call failed
-	eventAlarm       // an alarm is due
-	eventFault       // the next fault of the script
-	eventFaultEnds   // a fault with a duration is over
-	eventSession     // a member's session may be over
-	eventJoinTimer   // the coordinator stops waiting for members to join
-	eventSyncTimer   // the coordinator stops waiting for members to sync
-	eventProduce     // records are appended
-	eventUnstall     // an actor that was held up goes on
-	eventPost        // a message with a delay
-	eventRestartSlot // a process starts in a slot
+	eventArrive      kind = iota + 1 // a request reaches the broker
+	eventCallFails                   // the client learns that a call failed
+	eventAlarm                       // an alarm is due
+	eventFault                       // the next fault of the script
+	eventFaultEnds                   // a fault with a duration is over
+	eventSession                     // a member's session may be over
+	eventJoinTimer                   // the coordinator stops waiting for members to join
+	eventSyncTimer                   // the coordinator stops waiting for members to sync
+	eventProduce                     // records are appended
+	eventUnstall                     // an actor that was held up goes on
+	eventPost                        // a message with a delay
+	eventRestartSlot                 // a process starts in a slot
 
 	// Messages to actors.
 	messageRing // an alarm of the actor is due

@@ -36,6 +36,11 @@ type Script struct {
 	Session, Heartbeat, Rebalance, Drain, Request, InitialDelay time.Duration
 	// Delay is the most a message takes on the network, Work the most that a record takes, Stuck what a stuck one takes.
 	Delay, Work, Stuck time.Duration
+	// StallPermyriad is how often, in ten thousand turns, an actor is held up, and Stall for how long at most.
+	StallPermyriad int
+	Stall          time.Duration
+	// Strict makes violations of what is only counted otherwise: records begun by a process that woke and does not know yet.
+	Strict bool
 	// Horizon is when faults stop; Faults end at the latest then.
 	Horizon time.Duration
 	// Faults in the order of their time.
@@ -61,6 +66,8 @@ const (
 	FaultSlow FaultKind = "slow"
 	// FaultDuplicate hands Amount percent of the answers to the machines twice, for For.
 	FaultDuplicate FaultKind = "duplicate"
+	// FaultErrors answers Amount percent of the requests to the coordinator with an error that passes, for For.
+	FaultErrors FaultKind = "errors"
 	// FaultMove moves the coordinator to the next broker, which loads for For.
 	FaultMove FaultKind = "move"
 	// FaultDown takes the coordinator's broker away: nobody answers for For, then the next one is coordinator.
@@ -118,6 +125,9 @@ func (s *Script) fields() []field {
 		{"delay", &s.Delay},
 		{"work", &s.Work},
 		{"stuck", &s.Stuck},
+		{"stall-permyriad", &s.StallPermyriad},
+		{"stall", &s.Stall},
+		{"strict", &s.Strict},
 		{"horizon", &s.Horizon},
 	}
 }

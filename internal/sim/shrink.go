@@ -64,6 +64,7 @@ var reductions = []func(*Script){
 	func(s *Script) { s.Records = max(1, s.Records-1) },
 	func(s *Script) { s.FailPercent = 0 },
 	func(s *Script) { s.StuckPermille = 0 },
+	func(s *Script) { s.StallPermyriad = 0 },
 	func(s *Script) { s.InitialDelay = 0 },
 	func(s *Script) { s.AnyOrder = false },
 	func(s *Script) { s.Static = false },
@@ -76,12 +77,41 @@ var reductions = []func(*Script){
 	},
 }
 
+// provoke bends a script toward the few moments in which a rare mutant shows.
+func provoke(s *Script) {
+	switch s.Mutant { //nolint:exhaustive // the others show by themselves
+	case MutantReplacedEpoch:
+		// A lone member that lost everything is back at once, before a partition that is held up has let go.
+		s.Members, s.Static, s.InitialDelay, s.StuckPermille = 1, false, 0, 0
+		s.Delay, s.Horizon, s.StallPermyriad, s.Stall = time.Millisecond, 50*time.Second, 1000, 900*time.Millisecond
+		long := s.Session + 2*time.Second
+		s.Faults = []Fault{
+			{At: 8 * time.Second, Kind: FaultFreeze, For: long}, {At: 9*time.Second + long, Kind: FaultFreeze, For: long},
+			{At: 42 * time.Second, Kind: FaultClose, For: 6 * time.Second},
+		}
+	case MutantNoHeartbeatInDrain:
+		// Drains longer than a session, and nothing else that could cost the membership.
+		s.Session, s.Heartbeat, s.Rebalance = 6*time.Second, 500*time.Millisecond, 30*time.Second
+		s.Drain, s.StuckPermille, s.Stuck, s.StallPermyriad, s.InitialDelay = 20*time.Second, 200, 15*time.Second, 0, 0
+		s.Faults = []Fault{{At: s.Horizon / 3, Kind: FaultRejoin}, {At: s.Horizon / 2, Kind: FaultRejoin}}
+	case MutantOfferAfterRelease:
+		// A handler returns just after its partition was released, while the group is held up.
+		s.StallPermyriad, s.Stall, s.StuckPermille, s.AnyOrder = 1000, 900*time.Millisecond, 200, false
+		s.Stuck = s.Drain + 2*time.Second
+		s.Faults = nil
+		for at := 5 * time.Second; at < s.Horizon; at += 5 * time.Second {
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultRejoin})
+		}
+	}
+}
+
 // Hunt runs histories with a mutant until one is caught, at most count of them. It returns what was caught, the script, and
 // how many histories it took.
 func Hunt(mutant Mutant, seed uint64, count int) (*Violation, Script, int) {
 	for i := range uint64(count) {
 		script := Generate(seed + i)
 		script.Mutant = mutant
+		provoke(&script)
 		if v := Run(script).Violation; v != nil {
 			return v, script, int(i) + 1
 		}

@@ -12,6 +12,7 @@ import (
 type Violation struct {
 	// Guarantee is its name in the design (G1 ...), or one of STATE (an illegal state or input of a machine), ID (a member id
 	// was lost), SPIN (no time passes) and PROGRESS (the group did not settle once faults had stopped).
+	// Under Script.Strict also WOKEN and ENTERED, see Stats.
 	Guarantee string
 	// Text says what happened.
 	Text string
@@ -27,10 +28,15 @@ func (v *Violation) String() string {
 
 // Stats counts what happened in runs.
 type Stats struct {
-	Histories, Steps                                     int
-	Virtual                                              time.Duration
-	Records, Redelivered, Commits, RoundsFailed, Moves   int
-	Losses, Abandoned, Stale, Overlaps, Woken, Processes int
+	Histories, Steps                                   int
+	Virtual                                            time.Duration
+	Records, Redelivered, Commits, RoundsFailed, Moves int
+	Losses, Abandoned, Stale, Overlaps, Processes      int
+	// Woken counts records that were begun, LateCommits rounds that were sent, when the coordinator had heard nothing for a
+	// session: by a process that just woke and has not looked at its clock yet.
+	Woken, LateCommits int
+	// Entered are those of Woken whose generation was entered after waking: the SyncGroup answer had waited meanwhile.
+	Entered int
 }
 
 // Add adds another run's figures.
@@ -48,6 +54,8 @@ func (s *Stats) Add(o Stats) {
 	s.Stale += o.Stale
 	s.Overlaps += o.Overlaps
 	s.Woken += o.Woken
+	s.Entered += o.Entered
+	s.LateCommits += o.LateCommits
 	s.Processes += o.Processes
 }
 
@@ -165,6 +173,16 @@ func (w *World) turn(b *mailbox) {
 		w.rest(b)
 	}
 	b.owner.receive(&m)
+	if w.faulty && w.script.StallPermyriad > 0 && w.rng.IntN(10000) < w.script.StallPermyriad && !b.stalled {
+		w.stall(b, time.Duration(w.rng.Int64N(int64(w.script.Stall)+1)))
+	}
+}
+
+// stall holds an actor up.
+func (w *World) stall(b *mailbox, wait time.Duration) {
+	b.stalled = true
+	w.rest(b)
+	w.timeline.push(w.at+int64(wait), eventUnstall, 0, b)
 }
 
 // handle does what a timed event is for.

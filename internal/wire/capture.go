@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net"
@@ -14,8 +13,6 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/rcrowley/go-metrics"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/troupego/troupe/pkg/kafka"
 )
 
 // authenticate lets a sarama.Broker open conn, which authenticates by whatever SASL mechanism the user configured (none
@@ -51,7 +48,7 @@ func (n *Network) authenticate(ctx context.Context, conn net.Conn, addr string) 
 	select {
 	case err := <-opened:
 		if err != nil {
-			return 0, saslError(err, lent)
+			return 0, n.saslError(err, lent)
 		}
 		return sessionLifetime(lent.heard()), conn.SetDeadline(time.Time{}) // sarama left its own deadlines
 	case <-ctx.Done():
@@ -79,22 +76,6 @@ func sessionLifetime(heard []byte) time.Duration {
 		return 0
 	}
 	return time.Duration(min(resp.SessionLifetimeMillis, math.MaxInt32)) * time.Millisecond
-}
-
-// saslCodes are the codes a broker refuses an authentication with. sarama wraps them so that only errors.Is finds them.
-var saslCodes = []sarama.KError{sarama.ErrSASLAuthenticationFailed, sarama.ErrUnsupportedSASLMechanism, sarama.ErrIllegalSASLState}
-
-// saslError gives sarama's error the protocol's code, and says so when the other end is no broker.
-func saslError(err error, lent *loan) error {
-	for _, code := range saslCodes {
-		if errors.Is(err, code) {
-			return fmt.Errorf("%w: %w", kafka.ErrorCode(code), err)
-		}
-	}
-	if who := speaker(lent.heard(), ""); who != "" {
-		return fmt.Errorf("%w: %s", kafka.ErrNotKafka, who)
-	}
-	return err
 }
 
 // mostHeard is how much of the other end's talk is kept: an authentication has some hundred bytes.

@@ -182,8 +182,13 @@ func (c *client) ask(ctx context.Context, q question) (answer, error) {
 	resp, size, err := l.ask(ctx, req, c.network.cfg.MaxResponseBytes, min(q.expect, c.network.cfg.MaxResponseBytes))
 	if err != nil {
 		c.drop()
+		var broken *transportError
+		if !l.answered && errors.As(err, &broken) && isHangUp(err) {
+			err = hungUp(err, !broken.received) // ApiVersions is answered to clients without SASL, too
+		}
 		return answer{}, &kafka.RequestError{API: q.api.name, Broker: l.broker, Unanswered: true, Err: err}
 	}
+	l.answered = true
 	if ctx.Err() != nil {
 		c.drop() // it is being closed, but the answer counts
 	}

@@ -25,6 +25,8 @@ type link struct {
 	// renewAt is when the authenticated session gets old, the zero time when it does not.
 	renewAt   time.Time
 	formatter *kmsg.RequestFormatter
+	// answered is true when a request after ApiVersions was answered.
+	answered bool
 	// correlation is the id of the last request.
 	correlation int32
 	out         []byte

@@ -35,7 +35,7 @@ func (c *metadataClient) FindCoordinator(ctx context.Context, groupID string) (k
 		if err := a.failed(apiFindCoordinator, resp.ErrorCode); err != nil {
 			return kafka.Broker{}, err
 		}
-		return brokerOf(resp.NodeID, resp.Host, resp.Port, nil), nil
+		return c.coordinatedBy(a, brokerOf(resp.NodeID, resp.Host, resp.Port, nil)), nil
 	}
 	for i := range resp.Coordinators {
 		found := &resp.Coordinators[i]
@@ -45,7 +45,13 @@ func (c *metadataClient) FindCoordinator(ctx context.Context, groupID string) (k
 		if err := a.failed(apiFindCoordinator, found.ErrorCode); err != nil {
 			return kafka.Broker{}, err
 		}
-		return brokerOf(found.NodeID, found.Host, found.Port, nil), nil
+		return c.coordinatedBy(a, brokerOf(found.NodeID, found.Host, found.Port, nil)), nil
 	}
 	return kafka.Broker{}, a.fails(apiFindCoordinator, errNotMentioned)
+}
+
+// coordinatedBy notes where the coordinator's address came from.
+func (c *metadataClient) coordinatedBy(a answer, coordinator kafka.Broker) kafka.Broker {
+	c.network.origins.coordinates(a.broker, coordinator)
+	return coordinator
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -35,8 +36,13 @@ type contextDialer interface {
 // connection is closed at once. Every error is a *kafka.ConnectError.
 func (n *Network) open(ctx context.Context, broker kafka.Broker, keep func(net.Conn)) (*link, error) {
 	fail := func(phase string, err error) error {
-		return &kafka.ConnectError{Addr: broker.Addr, Phase: phase, Err: because(ctx, err)}
+		return &kafka.ConnectError{Addr: broker.Addr, Phase: phase, Source: n.source(broker.Addr), Err: because(ctx, err)}
 	}
+	leave, err := n.logins.enter(broker.Addr)
+	if err != nil {
+		return nil, fail(phaseAuthenticate, err)
+	}
+	defer func() { leave(err) }()
 	raw, err := n.dial(ctx, broker.Addr)
 	if err != nil {
 		return nil, fail(phaseDial, err)
@@ -57,12 +63,25 @@ func (n *Network) open(ctx context.Context, broker kafka.Broker, keep func(net.C
 	return l, nil
 }
 
+// source says which answer named an address, the empty string for the bootstrap servers.
+func (n *Network) source(addr string) string {
+	if slices.Contains(n.cfg.Brokers, addr) {
+		return ""
+	}
+	return n.origins.of(addr)
+}
+
 // greet does all that comes between dialing and the first request. It returns the phase that failed.
 func (n *Network) greet(ctx context.Context, l *link) (phase string, err error) {
+	defer func() {
+		if isRemoteAlert(err) {
+			phase = phaseTLS
+		}
+	}()
 	if n.tls != nil {
 		secured := tls.Client(l.raw, n.tlsFor(l.broker.Addr))
 		if err := secured.HandshakeContext(ctx); err != nil {
-			return phaseTLS, err
+			return phaseTLS, n.tlsError(err)
 		}
 		l.conn = secured
 	}

@@ -58,6 +58,7 @@ func (c *metadataClient) Metadata(ctx context.Context, topics []string) (*actors
 	}
 	out := readMetadata(resp, topics)
 	c.learn(out.Brokers)
+	c.network.origins.named(a.broker, out.Brokers)
 	return out, nil
 }
 
@@ -227,7 +228,11 @@ func (e searchError) Error() string {
 		var attempt *kafka.ConnectError
 		if errors.As(err, &attempt) {
 			if err = attempt.Err; len(e) > 1 {
-				b.WriteString(attempt.Addr + ": " + attempt.Phase + ": ")
+				b.WriteString(attempt.Addr)
+				if attempt.Source != "" {
+					b.WriteString(" (" + attempt.Source + ")")
+				}
+				b.WriteString(": " + attempt.Phase + ": ")
 			}
 		}
 		b.WriteString(err.Error())

@@ -86,6 +86,8 @@ type Network struct {
 	tls    *tls.Config // nil without TLS
 	// decompress is shared by all readers of this network, never by two networks (a bubble each in tests).
 	decompress *decompressors
+	logins     logins
+	origins    origins
 }
 
 var _ actors.Network = (*Network)(nil)
@@ -186,6 +188,7 @@ func baseSarama(cfg Config) sarama.Config {
 	base.ApiVersionsRequest = false
 	base.Net.DialTimeout = cfg.ConnectTimeout
 	base.Net.ReadTimeout = cfg.ConnectTimeout
+	guardSASL(base)
 	return *base
 }
 

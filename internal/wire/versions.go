@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -130,26 +131,35 @@ func lowerVersion(resp *kmsg.ApiVersionsResponse, refused int16) int16 {
 	return 0
 }
 
-// notKafka says so when the very first answer is not one of the protocol. Transport errors stay what they are.
+// notKafka says so when the very first answer is not one of the protocol, or the connection is closed in place of one.
+// Other transport errors stay what they are.
 func notKafka(err error, first bool) error {
 	var size *frameSizeError
 	var broken *answerError
-	if !first || !errors.As(err, &broken) && !errors.As(err, &size) {
+	var transport *transportError
+	switch {
+	case !first:
 		return err
-	}
-	if size == nil {
+	case errors.As(err, &size):
+		if who := speaker(size.first[:]); who != nil {
+			return who
+		}
 		return fmt.Errorf("%w: %w", kafka.ErrNotKafka, err)
+	case errors.As(err, &broken):
+		return fmt.Errorf("%w: %w", kafka.ErrNotKafka, err)
+	case errors.As(err, &transport) && isHangUp(err):
+		return hungUp(err, !transport.received)
 	}
-	return fmt.Errorf("%w: %s", kafka.ErrNotKafka, speaker(size.first[:], err.Error()))
+	return err
 }
 
-// speaker names who talks like that, or returns otherwise.
-func speaker(first []byte, otherwise string) string {
+// speaker is the error of who talks like that, nil when it may be a broker.
+func speaker(first []byte) error {
 	switch {
-	case string(first) == "HTTP":
-		return "it answers HTTP"
+	case bytes.HasPrefix(first, []byte("HTTP")):
+		return fmt.Errorf("%w: it answers HTTP", kafka.ErrNotKafka)
 	case len(first) > 1 && first[0] == 0x15 && first[1] == 0x03:
-		return "it answers with a TLS alert, so TLS is probably needed"
+		return fmt.Errorf("%w: it answers with a TLS alert", kafka.ErrTLSNeeded)
 	}
-	return otherwise
+	return nil
 }

@@ -31,13 +31,23 @@ func (r rule) problem() Problem {
 	return p
 }
 
+// mostShown is how many bytes of a value fit a line.
+const mostShown = 60
+
 // shortQuote quotes s, cut to a length that fits a line.
 func shortQuote(s string) string {
-	const most = 60
-	if len(s) <= most {
+	if len(s) <= mostShown {
 		return strconv.Quote(s)
 	}
-	return fmt.Sprintf("%q... (%d bytes)", s[:most], len(s))
+	return fmt.Sprintf("%q... (%d bytes)", s[:mostShown], len(s))
+}
+
+// shorten returns s in one line, or quoted and cut where it is more than that.
+func shorten(s string) string {
+	if len(s) <= mostShown && !strings.ContainsAny(s, "\r\n") {
+		return s
+	}
+	return shortQuote(s)
 }
 
 func broken(rules []rule) []Problem {
@@ -51,20 +61,45 @@ func broken(rules []rule) []Problem {
 }
 
 // checkConfig returns all that is wrong with a configuration. given is the user's and tells what was left to its default,
-// c is the same with the defaults filled in. Neither is changed. A default that gives way is not blamed for what it has to
-// give way to.
-func checkConfig(given, c *Config) []Problem {
+// c is the same with the defaults filled in, sound is what the bounds that depend on other fields are taken from. None is
+// changed. A default that gives way is not blamed for what it has to give way to.
+func checkConfig(given, c, sound *Config) []Problem {
 	problems := checkBrokers(c.Brokers)
 	problems = append(problems, broken(nameRules(c))...)
-	problems = append(problems, broken(timeRules(given, c))...)
+	problems = append(problems, broken(timeRules(given, c, sound))...)
 	problems = append(problems, checkAssignors(c.Assignors)...)
 	problems = append(problems, broken(choiceRules(c))...)
-	problems = append(problems, broken(sizeRules(given, c))...)
-	problems = append(problems, broken(clientTimeRules(given, c))...)
+	problems = append(problems, broken(sizeRules(given, c, sound))...)
+	problems = append(problems, broken(clientTimeRules(given, c, sound))...)
 	problems = append(problems, supervisorProblems("Backoff", "Backoff.", c.Backoff.Validate())...)
 	problems = append(problems, checkPolicy("Restart", c.Restart)...)
 	return append(problems, broken([]rule{{"Concurrency", c.Concurrency, c.Concurrency >= 0, "0 for no limit, or more"}})...)
 }
+
+// sound returns c, as the user gave it, with the default in place of every field that is wrong by itself and that another
+// field's bound depends on: a bound made of a wrong value would lead from one error to the next.
+func (c Config) sound() Config {
+	drop(&c.SessionTimeout, isDuration(c.SessionTimeout))
+	full := c.withDefaults()
+	drop(&c.HeartbeatInterval, isDuration(c.HeartbeatInterval) && c.HeartbeatInterval < full.SessionTimeout)
+	full = c.withDefaults()
+	drop(&c.RebalanceTimeout, isDuration(c.RebalanceTimeout) && full.maxDrainTimeout() >= minDuration)
+	drop(&c.MaxInTransit, c.MaxInTransit >= 1 && c.MaxInTransit <= maxMaxInTransit)
+	drop(&c.MemoryBudget, c.MemoryBudget >= 1)
+	drop(&c.FetchMaxBytes, c.FetchMaxBytes >= 1 && c.FetchMaxBytes <= maxFetchBytes)
+	drop(&c.RequestTimeout, isDuration(c.RequestTimeout))
+	return c.withDefaults()
+}
+
+// drop sets a field to zero, which means its default, unless it is to be kept.
+func drop[T any](field *T, keep bool) {
+	if !keep {
+		var zero T
+		*field = zero
+	}
+}
+
+func isDuration(d time.Duration) bool { return d >= minDuration && d <= maxDuration }
 
 func checkBrokers(brokers []string) []Problem {
 	problems := broken([]rule{{"Brokers", "", len(brokers) > 0, "at least one host:port"}})
@@ -114,23 +149,26 @@ func between(field string, value, least time.Duration) rule {
 }
 
 // timeRules are those of the group's times, in the order of the fields.
-func timeRules(given, c *Config) []rule {
+func timeRules(given, c, sound *Config) []rule {
 	rules := []rule{between("SessionTimeout", c.SessionTimeout, minDuration)}
 	if given.HeartbeatInterval != 0 {
 		rules = append(rules,
 			between("HeartbeatInterval", c.HeartbeatInterval, minDuration),
-			rule{"HeartbeatInterval", c.HeartbeatInterval, c.HeartbeatInterval < c.SessionTimeout,
-				fmt.Sprintf("below SessionTimeout (%v), best a third of it", c.SessionTimeout)})
+			rule{"HeartbeatInterval", c.HeartbeatInterval, c.HeartbeatInterval < sound.SessionTimeout,
+				fmt.Sprintf("below SessionTimeout (%v), best a third of it", sound.SessionTimeout)})
 	}
 	rules = append(rules,
 		between("RebalanceTimeout", c.RebalanceTimeout, minDuration),
-		rule{"RebalanceTimeout", c.RebalanceTimeout, c.RebalanceTimeout < minDuration || c.maxDrainTimeout() >= minDuration,
-			fmt.Sprintf("more than HeartbeatInterval (%v) + %v", c.HeartbeatInterval, drainReserve)})
+		rule{"RebalanceTimeout", c.RebalanceTimeout,
+			c.RebalanceTimeout < minDuration || c.RebalanceTimeout >= sound.HeartbeatInterval+drainReserve+minDuration,
+			fmt.Sprintf("more than HeartbeatInterval (%v) + %v", sound.HeartbeatInterval, drainReserve)})
 	if given.DrainTimeout != 0 {
+		// Without room to drain RebalanceTimeout is to blame, and there is no bound to name.
+		most := sound.maxDrainTimeout()
 		rules = append(rules,
 			between("DrainTimeout", c.DrainTimeout, minDuration),
-			rule{"DrainTimeout", c.DrainTimeout, c.DrainTimeout <= max(c.maxDrainTimeout(), 0),
-				fmt.Sprintf("at most %v (RebalanceTimeout - HeartbeatInterval - %v)", max(c.maxDrainTimeout(), 0), drainReserve)})
+			rule{"DrainTimeout", c.DrainTimeout, c.DrainTimeout <= most || most < minDuration,
+				fmt.Sprintf("at most %v (RebalanceTimeout - HeartbeatInterval - %v)", most, drainReserve)})
 	}
 	return append(rules, between("CloseTimeout", c.CloseTimeout, minDuration))
 }
@@ -162,40 +200,43 @@ func choiceRules(c *Config) []rule {
 }
 
 // sizeRules are those of records and bytes.
-func sizeRules(given, c *Config) []rule {
+func sizeRules(given, c, sound *Config) []rule {
 	rules := []rule{{"MaxInTransit", c.MaxInTransit, c.MaxInTransit >= 1 && c.MaxInTransit <= maxMaxInTransit,
 		fmt.Sprintf("from 1 to %d", maxMaxInTransit)}}
 	if given.ResumeBelow != 0 {
-		rules = append(rules, rule{"ResumeBelow", c.ResumeBelow, c.ResumeBelow >= 1 && c.ResumeBelow < c.MaxInTransit,
-			fmt.Sprintf("from 1 to below MaxInTransit (%d)", c.MaxInTransit)})
+		rules = append(rules, rule{"ResumeBelow", c.ResumeBelow, c.ResumeBelow >= 1 && c.ResumeBelow < sound.MaxInTransit,
+			fmt.Sprintf("from 1 to below MaxInTransit (%d)", sound.MaxInTransit)})
 	}
-	if given.MemoryBudget != 0 {
-		rules = append(rules, rule{"MemoryBudget", c.MemoryBudget, c.MemoryBudget >= 1 && c.MemoryBudget >= int64(c.FetchMaxBytes),
-			fmt.Sprintf("at least FetchMaxBytes (%d)", max(c.FetchMaxBytes, 1))})
+	switch {
+	case given.MemoryBudget == 0:
+	case given.FetchMaxBytes == 0: // which gives way
+		rules = append(rules, rule{"MemoryBudget", c.MemoryBudget, c.MemoryBudget >= 1, "at least 1"})
+	default:
+		rules = append(rules, rule{"MemoryBudget", c.MemoryBudget, c.MemoryBudget >= int64(sound.FetchMaxBytes),
+			fmt.Sprintf("at least FetchMaxBytes (%d)", sound.FetchMaxBytes)})
 	}
-	rules = append(rules, rule{"FetchMinBytes", c.FetchMinBytes, c.FetchMinBytes >= 1 && c.FetchMinBytes <= max(c.FetchMaxBytes, 1),
-		fmt.Sprintf("from 1 to FetchMaxBytes (%d)", c.FetchMaxBytes)})
+	toFetchMax := fmt.Sprintf("from 1 to FetchMaxBytes (%d)", sound.FetchMaxBytes)
+	rules = append(rules, rule{"FetchMinBytes", c.FetchMinBytes, c.FetchMinBytes >= 1 && c.FetchMinBytes <= sound.FetchMaxBytes, toFetchMax})
 	if given.FetchMaxBytes != 0 {
 		rules = append(rules, rule{"FetchMaxBytes", c.FetchMaxBytes, c.FetchMaxBytes >= 1 && c.FetchMaxBytes <= maxFetchBytes,
 			fmt.Sprintf("from 1 to %d", maxFetchBytes)})
 	}
 	if given.PartitionMaxBytes != 0 {
 		rules = append(rules, rule{"PartitionMaxBytes", c.PartitionMaxBytes,
-			c.PartitionMaxBytes >= 1 && c.PartitionMaxBytes <= c.FetchMaxBytes,
-			fmt.Sprintf("from 1 to FetchMaxBytes (%d)", c.FetchMaxBytes)})
+			c.PartitionMaxBytes >= 1 && c.PartitionMaxBytes <= sound.FetchMaxBytes, toFetchMax})
 	}
 	return append(rules, rule{"MaxBatchBytes", c.MaxBatchBytes, c.MaxBatchBytes >= 1 && c.MaxBatchBytes <= maxFetchBytes,
 		fmt.Sprintf("from 1 to %d", maxFetchBytes)})
 }
 
 // clientTimeRules are those of talking to brokers.
-func clientTimeRules(given, c *Config) []rule {
+func clientTimeRules(given, c, sound *Config) []rule {
 	var rules []rule
 	if given.FetchMaxWait != 0 {
 		rules = append(rules,
 			between("FetchMaxWait", c.FetchMaxWait, minDuration),
-			rule{"FetchMaxWait", c.FetchMaxWait, c.FetchMaxWait < c.RequestTimeout,
-				fmt.Sprintf("below RequestTimeout (%v)", c.RequestTimeout)})
+			rule{"FetchMaxWait", c.FetchMaxWait, c.FetchMaxWait < sound.RequestTimeout,
+				fmt.Sprintf("below RequestTimeout (%v)", sound.RequestTimeout)})
 	}
 	return append(rules,
 		between("MetadataMaxAge", c.MetadataMaxAge, minMetadataMaxAge),
@@ -213,7 +254,7 @@ func checkPolicy(field string, policy supervisor.Policy) []Problem {
 }
 
 // supervisorProblems turns the supervisor's joined errors, which read "Policy.Window is -1s: must be above 0", into
-// problems of the field that holds the policy.
+// problems of the field that holds the policy. prefix is how the errors call that field, with a dot.
 func supervisorProblems(field, prefix string, err error) []Problem {
 	if err == nil {
 		return nil
@@ -230,7 +271,9 @@ func supervisorProblems(field, prefix string, err error) []Problem {
 			problems = append(problems, Problem{Field: field, Want: err.Error()})
 			continue
 		}
-		problems = append(problems, Problem{Field: field + "." + strings.TrimPrefix(name, prefix), Value: value, Want: want})
+		problems = append(problems, Problem{
+			Field: field + "." + strings.TrimPrefix(name, prefix), Value: value, Want: strings.ReplaceAll(want, prefix, field+"."),
+		})
 	}
 	return problems
 }
@@ -245,7 +288,7 @@ func (r *Registration) problem(part, value, want string) Problem {
 }
 
 // check returns all that is wrong with one registration; seen maps each topic to the registration that has it already.
-func (r *Registration) check(c *Config, seen map[string]string) []Problem {
+func (r *Registration) check(sound *Config, seen map[string]string) []Problem {
 	if r.kind == "" {
 		return []Problem{r.problem("", "", "one made by Handle, HandleBatch or HandleActor")}
 	}
@@ -269,8 +312,8 @@ func (r *Registration) check(c *Config, seen map[string]string) []Problem {
 			seen[topic] = r.String()
 		}
 	}
-	if n := r.maxRecords; n != nil && (*n < 1 || *n > max(c.MaxInTransit, 1)) {
-		problems = append(problems, r.problem("MaxRecords", strconv.Itoa(*n), fmt.Sprintf("from 1 to MaxInTransit (%d)", c.MaxInTransit)))
+	if n := r.maxRecords; n != nil && (*n < 1 || *n > sound.MaxInTransit) {
+		problems = append(problems, r.problem("MaxRecords", strconv.Itoa(*n), fmt.Sprintf("from 1 to MaxInTransit (%d)", sound.MaxInTransit)))
 	}
 	if r.restart != nil {
 		problems = append(problems, checkPolicy(r.String()+".Restart", *r.restart)...)

@@ -103,7 +103,7 @@ func TestEachRuleOfConfigNamesFieldValueAndBound(t *testing.T) {
 		{"negative resume", func(c *Config) { c.ResumeBelow = -1 }, Problem{"ResumeBelow", "-1", "from 1 to below MaxInTransit (10000)"}},
 		{"budget below a fetch", func(c *Config) { c.MemoryBudget, c.FetchMaxBytes = 1<<20, 2<<20 },
 			Problem{"MemoryBudget", "1048576", "at least FetchMaxBytes (2097152)"}},
-		{"negative budget", func(c *Config) { c.MemoryBudget = -1 }, Problem{"MemoryBudget", "-1", "at least FetchMaxBytes (1)"}},
+		{"negative budget", func(c *Config) { c.MemoryBudget = -1 }, Problem{"MemoryBudget", "-1", "at least 1"}},
 		{"negative fetch minimum", func(c *Config) { c.FetchMinBytes = -1 }, Problem{"FetchMinBytes", "-1", "from 1 to FetchMaxBytes (8388608)"}},
 		{"fetch minimum above maximum", func(c *Config) { c.FetchMinBytes = 9 << 20 },
 			Problem{"FetchMinBytes", "9437184", "from 1 to FetchMaxBytes (8388608)"}},
@@ -125,6 +125,10 @@ func TestEachRuleOfConfigNamesFieldValueAndBound(t *testing.T) {
 		{"backoff", func(c *Config) { c.Backoff.Factor = 0.5 }, Problem{"Backoff.Factor", "0.5", "finite and at least 1"}},
 		{"restart", func(c *Config) { c.Restart.MaxRestarts = -2 }, Problem{"Restart.MaxRestarts", "-2", "from 1 to 10000, or NoRestarts"}},
 		{"restart backoff", func(c *Config) { c.Restart.Backoff.Jitter = 1 }, Problem{"Restart.Backoff.Jitter", "1", "from 0 to below 1, or NoJitter"}},
+		{"restart probes", func(c *Config) { c.Restart.ProbeInitial, c.Restart.ProbeMax = time.Minute, time.Second },
+			Problem{"Restart.ProbeMax", "1s", "at least Restart.ProbeInitial (1m0s)"}},
+		{"restart backoff's maximum", func(c *Config) { c.Restart.Backoff.Initial, c.Restart.Backoff.Max = time.Minute, time.Second },
+			Problem{"Restart.Backoff.Max", "1s", "above 0 and at least Restart.Backoff.Initial (1m0s)"}},
 		{"concurrency", func(c *Config) { c.Concurrency = -1 }, Problem{"Concurrency", "-1", "0 for no limit, or more"}},
 	} {
 		t.Run(tt.rule, func(t *testing.T) {
@@ -182,11 +186,65 @@ func TestEachRuleOfRegistrationsAndOptionsNamesFieldValueAndBound(t *testing.T) 
 		{"SASL v0", parts(Handle("a", nothing), WithSaramaConfig(func(c *sarama.Config) {
 			c.Net.SASL.Enable, c.Net.SASL.User, c.Net.SASL.Password = true, "u", "secret"
 			c.Net.SASL.Version = sarama.SASLHandshakeV0
-		})), Problem{"Sarama.Net.SASL.Version", "", "SASL handshake v0 is not supported, set sarama.SASLHandshakeV1"}},
+		})), Problem{"Sarama.Net.SASL.Version", "0", "1 (sarama.SASLHandshakeV1)"}},
+		{"proxy without a dialer", parts(Handle("a", nothing), WithSaramaConfig(func(c *sarama.Config) { c.Net.Proxy.Enable = true })),
+			Problem{"Sarama.Net.Proxy.Dialer", "nil", "a dialer, since Net.Proxy.Enable is true"}},
+		{"what sarama's own check says", parts(Handle("a", nothing), WithSaramaConfig(func(c *sarama.Config) { c.Net.MaxOpenRequests = 0 })),
+			Problem{"Sarama", "", "settings that pass sarama's own check, which says: Net.MaxOpenRequests must be > 0"}},
+		{"panicking sarama hook", parts(Handle("a", nothing), WithSaramaConfig(func(*sarama.Config) { panic("no certificate") })),
+			Problem{"WithSaramaConfig", "panicking (no certificate)", "a function that returns"}},
+		{"panicking middleware", parts(Handle("a", nothing, Use(pass, func(Handler) Handler { panic(errors.New("no\nmeter")) }))),
+			Problem{`Handle("a").Use[1]`, `panicking ("no\nmeter")`, "a middleware that returns a handler"}},
 	} {
 		t.Run(tt.rule, func(t *testing.T) {
 			if got := problemsOf(t, validConfig(), tt.parts...); len(got) != 1 || got[0] != tt.want {
 				t.Errorf("problems are %q, want only %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// A field that is wrong itself says nothing about another one: its default stands in for it.
+func TestBoundsAreNotMadeOfOtherWrongValues(t *testing.T) {
+	times := "from 1ms to 596h31m23.647s"
+	for name, tt := range map[string]struct {
+		set  func(*Config)
+		want []Problem
+	}{
+		"session": {func(c *Config) { c.SessionTimeout, c.HeartbeatInterval = -1, 3*time.Second },
+			[]Problem{{"SessionTimeout", "-1ns", times}}},
+		"session and heartbeat": {func(c *Config) { c.SessionTimeout, c.HeartbeatInterval = -1, time.Minute }, []Problem{
+			{"SessionTimeout", "-1ns", times}, {"HeartbeatInterval", "1m0s", "below SessionTimeout (45s), best a third of it"}}},
+		"heartbeat": {func(c *Config) {
+			c.HeartbeatInterval, c.RebalanceTimeout, c.DrainTimeout = time.Hour, 20*time.Second, 20*time.Second
+		}, []Problem{{"HeartbeatInterval", "1h0m0s", "below SessionTimeout (45s), best a third of it"},
+			{"DrainTimeout", "20s", "at most 12s (RebalanceTimeout - HeartbeatInterval - 5s)"}}},
+		"rebalance": {func(c *Config) { c.RebalanceTimeout, c.DrainTimeout = -time.Second, 30*time.Second },
+			[]Problem{{"RebalanceTimeout", "-1s", times}}},
+		"rebalance without room and drain": {func(c *Config) { c.RebalanceTimeout, c.DrainTimeout = 2*time.Second, time.Minute }, []Problem{
+			{"RebalanceTimeout", "2s", "more than HeartbeatInterval (3s) + 5s"},
+			{"DrainTimeout", "1m0s", "at most 52s (RebalanceTimeout - HeartbeatInterval - 5s)"}}},
+		"no room whatever the drain": {func(c *Config) {
+			c.SessionTimeout, c.HeartbeatInterval, c.DrainTimeout = 5*time.Minute, 2*time.Minute, time.Second
+		}, []Problem{{"RebalanceTimeout", "1m0s", "more than HeartbeatInterval (2m0s) + 5s"}}},
+		"window": {func(c *Config) { c.MaxInTransit, c.ResumeBelow = -1, 20_000 }, []Problem{
+			{"MaxInTransit", "-1", "from 1 to 1000000"}, {"ResumeBelow", "20000", "from 1 to below MaxInTransit (10000)"}}},
+		"fetch": {func(c *Config) {
+			c.FetchMaxBytes, c.PartitionMaxBytes, c.FetchMinBytes, c.MemoryBudget = math.MaxInt32, math.MaxInt32, 1<<20, 16<<20
+		}, []Problem{{"FetchMaxBytes", "2147483647", "from 1 to 1073741824"}, {"PartitionMaxBytes", "2147483647", "from 1 to FetchMaxBytes (8388608)"}}},
+		"budget": {func(c *Config) { c.MemoryBudget, c.FetchMaxBytes = -1, 1<<20 },
+			[]Problem{{"MemoryBudget", "-1", "at least FetchMaxBytes (1048576)"}}},
+		"request": {func(c *Config) { c.RequestTimeout, c.FetchMaxWait = -1, time.Second }, []Problem{{"RequestTimeout", "-1ns", times}}},
+		"restart": {func(c *Config) { c.Restart.ProbeInitial, c.Restart.ProbeMax = -time.Second, -time.Second }, []Problem{
+			{"Restart.ProbeInitial", "-1s", "above 0"}, {"Restart.ProbeMax", "-1s", "above 0"}}},
+		"backoff": {func(c *Config) { c.Backoff.Initial, c.Backoff.Max = -time.Second, -time.Minute }, []Problem{
+			{"Backoff.Initial", "-1s", "above 0, or NoDelay"}, {"Backoff.Max", "-1m0s", "above 0"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := validConfig()
+			tt.set(&config)
+			if got := problemsOf(t, config, Handle("orders", nothing, MaxRecords(1))); !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("problems are %q, want %q", got, tt.want)
 			}
 		})
 	}
@@ -197,9 +255,9 @@ func TestAllProblemsComeAtOnceEachOnItsOwnLine(t *testing.T) {
 	_, err := Spawn(t.Context(), config, Handle("bad topic", nil), WithObserver(nil), WithSaramaConfig(func(c *sarama.Config) {
 		c.Net.Proxy.Enable = true
 	}))
-	want := []string{"troupe: 10 configuration errors:",
-		"Brokers is", "GroupID is", "HeartbeatInterval is", "RebalanceTimeout is", "DrainTimeout is", "MaxInTransit is",
-		`Handle("bad topic").handler is`, `Handle("bad topic").topics is`, "WithObserver: want", "Sarama.Net.Proxy.Dialer: want"}
+	want := []string{"troupe: 9 configuration errors:",
+		"Brokers is", "GroupID is", "HeartbeatInterval is", "DrainTimeout is", "MaxInTransit is",
+		`Handle("bad topic").handler is`, `Handle("bad topic").topics is`, "WithObserver: want", "Sarama.Net.Proxy.Dialer is nil: want"}
 	if err == nil {
 		t.Fatal("no error")
 	}

@@ -66,7 +66,8 @@ type Config struct {
 	Rack string
 
 	// SessionTimeout is after how long without a heartbeat the coordinator takes the member for dead (session.timeout.ms).
-	// Default 45 s. The brokers bound it, too: group.min.session.timeout.ms (6 s) and group.max.session.timeout.ms (30 min).
+	// Default 45 s. The brokers bound it, too: group.min.session.timeout.ms (6 s) and group.max.session.timeout.ms (30 min);
+	// out of theirs, they refuse the member and the consumer ends.
 	SessionTimeout time.Duration
 	// HeartbeatInterval is the time between heartbeats (heartbeat.interval.ms). Default 3 s, or a third of SessionTimeout
 	// where that is less. Below SessionTimeout; Kafka advises no more than a third of it. Handlers never delay heartbeats.
@@ -76,17 +77,19 @@ type Config struct {
 	// DrainTimeout has room.
 	RebalanceTimeout time.Duration
 	// DrainTimeout is how long the handlers of a partition that moves to another member may go on with what they have
-	// before their context ends and the partition is let go. No Kafka property. Default 30 s, or the bound where that is
-	// less. At most RebalanceTimeout - HeartbeatInterval - 5 s: the rebalance has to be noticed, and the last commit and the
-	// join need time as well.
+	// before the partition is let go. Their context ends a fifth of it, 1 s at most, earlier, so that a handler that heeds
+	// it can return in time. No Kafka property. Default 30 s, or the bound where that is less. At most RebalanceTimeout -
+	// HeartbeatInterval - 5 s: the rebalance has to be noticed, and the last commit and the join need time as well.
 	DrainTimeout time.Duration
 	// CloseTimeout bounds Consumer.Close, and the closing by Spawn's context, from start to end. Two fifths of it, 5 s at
-	// most, are kept for the last commit and for leaving; the rest is the handlers'. No Kafka property (the argument of the
-	// Java client's close). Default 30 s.
+	// most, are kept for the last commit and for leaving; the rest is the handlers', whose contexts end a fifth of that rest,
+	// 1 s at most, before its end, so that a handler that heeds its context can return in time: with the default, after 24 s.
+	// No Kafka property (the argument of the Java client's close). Default 30 s.
 	CloseTimeout time.Duration
 
 	// Assignors are the ways to divide partitions that this member can use, preferred first
-	// (partition.assignment.strategy). All members of a group must have one in common. Default rebalance.Range() alone;
+	// (partition.assignment.strategy). All members of a group must have one in common; a member that has none in common with
+	// the others ends. Default rebalance.Range() alone;
 	// cooperative-sticky comes with a later version and will then be the default. None nil, no two of the same name.
 	Assignors []rebalance.Assignor
 	// Reset says where a partition starts that has no committed offset (auto.offset.reset). Default rebalance.ResetEarliest;
@@ -139,7 +142,9 @@ type Config struct {
 
 	// Restart says how failures of handlers are answered where the registration has no Restart of its own. No Kafka
 	// property. Default ten restarts a minute, 100 ms apart at first and up to 10 s; after that the partition is paused and
-	// probed after 5 s, 10 s and so on up to 5 min. It counts per partition.
+	// probed after 5 s, 10 s and so on up to 5 min. It counts per partition. With OnSpent supervisor.StopAll a budget that is
+	// spent ends the consumer instead of pausing the partition: it drains, commits and leaves, and Err is the
+	// *actors.HandlerError.
 	Restart supervisor.Policy
 	// Concurrency is how many deliveries the handlers of this member may work on at once; partitions take turns, first come,
 	// first served. No Kafka property. Default 0: one for every partition. Not negative.

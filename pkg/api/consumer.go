@@ -98,17 +98,31 @@ func onHandlerStack() bool {
 // Done is closed when the consumer has ended: by Close, by Spawn's context, or because it failed for good.
 func (c *Consumer) Done() <-chan struct{} { return c.tree.Done() }
 
-// Err returns why the consumer ended: nil while it runs and after a clean close.
+// Err returns why the consumer ended: nil while it runs and after a clean close. A handler that spent its restart budget
+// under supervisor.StopAll is a *actors.HandlerError.
 func (c *Consumer) Err() error { return c.tree.Err() }
 
-// WaitJoined waits until the member has its first assignment, which may be empty. It returns early, with the typed error,
-// when no broker can be reached or the group refuses the member: then the consumer goes on trying, and WaitJoined may be
-// called again. After the end it returns Err, or actors.ErrClosing.
+// WaitJoined waits until the member has its first assignment, which may be empty, and returns nil from then on.
+//
+// It returns early, with the typed error, when no broker can be reached or the group refuses the member. Each such reason
+// is returned once: a further call waits until the member has joined or there is a newer reason, so that a loop around
+// WaitJoined does not spin. Meanwhile the consumer goes on trying: with Config.Backoff, or slowly where somebody has to
+// change something first, such as a right or a password.
+//
+// A refusal that no further try can mend (a session timeout out of the brokers' bounds, no assignor in common with the
+// other members, an instance id that another process uses, an illegal group id, a broker too old) ends the consumer. After
+// the end, whatever it was, WaitJoined returns Err, or actors.ErrClosing where that is nil.
+//
+// A topic that does not exist is no reason: the member joins without it. It is event.TopicMissing, a warning in the log,
+// and in Stats().MissingTopics.
 func (c *Consumer) WaitJoined(ctx context.Context) error { return c.tree.WaitJoined(ctx) }
 
 // Healthy returns nil while the member is in the group, its heartbeats are answered and no partition is stuck; else an
 // error that wraps actors.ErrNotHealthy and says what is wrong. It waits for nothing and suits a liveness probe; for a
-// readiness probe see WaitJoined.
+// readiness probe see WaitJoined. A stuck partition is one that is paused (its restart budget is spent) or cannot be read.
+//
+// A handler that does not return is not seen, since nobody but you knows how long one may take: watch
+// Stats().Partitions[i].HandlerSince, which is when the running delivery began. Nor is a missing topic.
 func (c *Consumer) Healthy() error { return c.tree.Healthy() }
 
 // Stats returns a snapshot. It waits for no actor and costs a walk over the partitions.

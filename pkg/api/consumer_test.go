@@ -146,6 +146,7 @@ func TestB19_AllCallersOfCloseGetTheSameResultAlsoAfterAFailure(t *testing.T) {
 		require.NoError(t, err)
 		<-consumer.Done()
 		require.ErrorIs(t, consumer.Err(), cause)
+		require.ErrorAs(t, consumer.Err(), new(*actors.HandlerError))
 		results := make(chan error)
 		for range 10 {
 			go func() { results <- consumer.Close(t.Context()) }()

@@ -9,6 +9,8 @@
 //		api.WithLogger(logger),
 //	)
 //
+// Without [WithLogger] and [WithObserver] a consumer says nothing.
+//
 // # What you say
 //
 // A [Config] is plain data. Every zero field means its documented default, and a default gives way where it would not fit
@@ -17,9 +19,15 @@
 // only, such as [UseBatch], does not compile with another.
 //
 // Everything is checked before anything starts, and everything that is wrong is in one *[ConfigError]. [Resolve] only
-// checks. What cannot be checked without a broker is never an error of [Spawn]: brokers that are not there, topics that do
-// not exist and groups that refuse the member are events, are tried again for as long as the consumer lives, and are what
-// [Consumer.WaitJoined] and [Consumer.Healthy] return.
+// checks. What cannot be checked without a broker is never an error of [Spawn]:
+//
+//   - Brokers that are not there, and groups that refuse the member for a reason that may pass, are tried again for as long
+//     as the consumer lives. They are events and in the log, and what [Consumer.WaitJoined] and [Consumer.Healthy] return.
+//     What somebody has to mend first, such as a missing right or a wrong password, is tried again slowly.
+//   - A refusal that no further try can mend (a session timeout out of the brokers' bounds, no assignor in common, an instance
+//     id that another process uses, ...) ends the consumer: [Consumer.Done] is closed and [Consumer.Err] has it.
+//   - Topics that do not exist keep nobody from joining. They are an event (event.TopicMissing), a warning in the log and in
+//     Stats().MissingTopics, and are consumed when they appear.
 //
 // # What you get
 //
@@ -29,7 +37,8 @@
 //   - What is committed is always the first offset that is not acknowledged, so a crash loses nothing and repeats at most
 //     Config.MaxInTransit records of each partition.
 //   - A handler that fails or panics is restarted alone, with a backoff and within a budget; see [Restart]. Other partitions
-//     do not notice. A slow or blocked handler does not cost the membership.
+//     do not notice. When the budget is spent the partition is paused and probed, or, with supervisor.StopAll, the consumer
+//     ends. A slow or blocked handler does not cost the membership.
 //   - When a partition moves to another member, its handler may finish within Config.DrainTimeout, what it finished is
 //     committed, and only then the partition is let go.
 //

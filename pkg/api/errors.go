@@ -17,9 +17,11 @@ type Problem struct {
 	// `Handle("orders").MaxRecords`, an option such as "WithObserver", or one of sarama's settings such as
 	// "Sarama.Net.SASL.Version".
 	Field string
-	// Value is what it was, as it is in effect; empty where there is no value to show. It is never a secret's.
+	// Value is what it was, as it is in effect; empty where there is no value to show, "panicking (...)" for a function that
+	// did. It is never a secret's.
 	Value string
-	// Want is the bound, such as "at most 27s (RebalanceTimeout - HeartbeatInterval - 5s)".
+	// Want is the bound, such as "at most 27s (RebalanceTimeout - HeartbeatInterval - 5s)". Where it depends on a field that
+	// is wrong itself, that field's default stands in for it.
 	Want string
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/troupego/troupe/actors"
 	"github.com/troupego/troupe/pkg/api"
+	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/pkg/kafkatest"
 )
@@ -157,6 +158,43 @@ func ExampleUse() {
 	// 1 book
 	// 2 lamp
 	// 3 pen
+	// <nil>
+}
+
+func ExampleWithObserver() {
+	broker := startBroker()
+	defer broker.Close()
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+
+	observe := func(e event.Event) {
+		switch e := e.(type) {
+		case event.TopicMissing:
+			fmt.Println("no such topic:", e.Topic)
+		case event.HandlerFailed:
+			fmt.Println("attempt", e.Attempt, "failed:", e.Err)
+		case event.PartitionPaused:
+			fmt.Println("paused:", e.TopicPartition, "at offset", e.Offset)
+		case event.Closed:
+			fmt.Println("closed:", e.Err)
+		default: // the set of events grows
+		}
+	}
+	err := api.Run(ctx, api.Config{Brokers: broker.Addrs(), GroupID: "watched"},
+		api.Handle("orders", func(ctx context.Context, record *kafka.Record) error {
+			if record.Offset == 1 && actors.DeliveryFrom(ctx).Attempt() == 1 {
+				return errors.New("out of lamps")
+			}
+			if record.Offset == 2 {
+				stop()
+			}
+			return nil
+		}),
+		api.WithObserver(observe))
+	fmt.Println(err)
+	// Output:
+	// attempt 1 failed: troupe: handler of orders-0 failed at offset 1: out of lamps
+	// closed: <nil>
 	// <nil>
 }
 

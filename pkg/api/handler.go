@@ -18,8 +18,9 @@ import (
 // of different partitions at the same time. The record is the handler's: it may be kept and changed.
 //
 // ctx ends when the work is no longer wanted; context.Cause tells why (rebalance.ErrRevoked, rebalance.ErrLost,
-// actors.ErrClosing, actors.ErrHandlerRestarted). actors.DeliveryFrom(ctx) tells the attempt. ctx does not descend from Spawn's: that one ending
-// starts a drain, in which handlers may finish.
+// actors.ErrClosing, actors.ErrHandlerRestarted). actors.DeliveryFrom(ctx).Attempt() tells how often the record was tried.
+// ctx does not descend from Spawn's: that one ending starts a drain, in which handlers may finish; see Config.CloseTimeout
+// and Config.DrainTimeout for when ctx ends in it.
 type Handler func(ctx context.Context, record *kafka.Record) error
 
 // BatchHandler handles up to [MaxRecords] records of one partition, in offset order and never none. Nil acknowledges all
@@ -70,7 +71,8 @@ func Handle[T Topics](topics T, handler Handler, options ...RecordOption) Regist
 }
 
 // HandleBatch registers a function that is called with several records of one partition at once (max.poll.records,
-// KIP-41): as many as there are, [MaxRecords] at most. It never waits for more to come.
+// KIP-41): as many as there are, [MaxRecords] at most. It never waits for more to come. How the producers batched the
+// records does not matter: a call spans several of their batches.
 func HandleBatch[T Topics](topics T, handler BatchHandler, options ...BatchOption) Registration {
 	r := Registration{kind: "HandleBatch", topics: topicList(topics), batch: handler}
 	for _, option := range options {
@@ -128,12 +130,16 @@ type HandlerOption interface {
 // MaxRecords sets the most records of one delivery (max.poll.records, KIP-41): of one call of a batch handler, or of one
 // *actors.Deliver. A record handler gets the records of a delivery one by one. Default 500, or MaxInTransit where that is
 // less; from 1 to MaxInTransit.
+//
+// While there are enough records, a delivery has between half of n and n: it is made of the producers' batches as they are,
+// and a batch of more than n records is split evenly.
 func MaxRecords(n int) HandlerOption {
 	return handlerOption(func(r *Registration) { r.maxRecords = &n })
 }
 
 // Restart sets the restart policy of this registration's handlers, in place of Config.Restart as a whole: zero fields
-// mean the supervisor's defaults.
+// mean the supervisor's defaults. With OnSpent supervisor.StopAll a partition whose budget is spent ends the consumer; see
+// Config.Restart.
 func Restart(policy supervisor.Policy) HandlerOption {
 	return handlerOption(func(r *Registration) { r.restart = &policy })
 }
@@ -176,21 +182,30 @@ func (r Registration) String() string {
 
 // wrapped returns what the tree calls, with every middleware applied, and reports each that has no handler to give.
 func (r *Registration) wrapped(report func(Problem)) (actors.RecordHandler, actors.BatchHandler) {
-	record := wrap(r.record, r.use, func(i int, want string) { report(r.problem(fmt.Sprintf("Use[%d]", i), "nil", want)) })
-	batch := wrap(r.batch, r.useBatch, func(i int, want string) { report(r.problem(fmt.Sprintf("UseBatch[%d]", i), "nil", want)) })
+	of := func(option string) func(i int, value, want string) {
+		return func(i int, value, want string) { report(r.problem(fmt.Sprintf("%s[%d]", option, i), value, want)) }
+	}
+	record := wrap(r.record, r.use, of("Use"))
+	batch := wrap(r.batch, r.useBatch, of("UseBatch"))
 	return actors.RecordHandler(record), actors.BatchHandler(batch)
 }
 
-func wrap[H Handler | BatchHandler, M ~func(H) H](handler H, middleware []M, report func(i int, want string)) H {
+func wrap[H Handler | BatchHandler, M ~func(H) H](handler H, middleware []M, report func(i int, value, want string)) H {
+	const wantHandler = "a middleware that returns a handler"
 	for i, around := range slices.Backward(middleware) {
 		switch {
 		case around == nil:
-			report(i, "a middleware")
+			report(i, "nil", "a middleware")
 		case handler != nil:
-			if outer := around(handler); outer != nil {
+			var outer H
+			value, panicked := panicOf(func() { outer = around(handler) })
+			switch {
+			case panicked:
+				report(i, value, wantHandler)
+			case outer == nil:
+				report(i, "nil", wantHandler)
+			default:
 				handler = outer
-			} else {
-				report(i, "a middleware that returns a handler")
 			}
 		}
 	}

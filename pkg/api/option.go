@@ -63,7 +63,8 @@ func (p *parts) wantFunction(option string, isNil bool) {
 	p.problems = append(p.problems, broken([]rule{{option, nil, !isNil, "a function"}})...)
 }
 
-// WithLogger sets the logger. Default, and for nil: none. Records' keys, values and headers are never logged.
+// WithLogger sets the logger. Default, and for nil: none, so that without it and WithObserver a consumer says nothing, not
+// even that it finds no broker or no topic. Records' keys, values and headers are never logged.
 func WithLogger(logger *zap.Logger) Option {
 	return optionFunc(func(p *parts) {
 		if p.logger = logger; logger == nil {
@@ -81,7 +82,11 @@ func WithActorSystem(system *actor.ActorSystem) Option {
 // WithSaramaConfig adjusts sarama's settings before connections are made with them: TLS, SASL, a proxy, the local address
 // and the keep-alive, all under Net. It starts from sarama.NewConfig, and is called once, in Spawn. Settings that have a
 // field in [Config] (client id, timeouts) are taken from there, everything that is not about connections is not used. What
-// it sets wrong, SASL handshake v0 included, is a configuration error.
+// it sets wrong, SASL handshake v0 included, is a configuration error, and so is a panic.
+//
+// SCRAM needs no Net.SASL.SCRAMClientGeneratorFunc here; one that is set is used. A TokenProvider (OAUTHBEARER) is asked
+// for every connection, also for those made anew before a session ends; a panic in it is an error, and one that blocks is
+// given up after Config.ConnectTimeout.
 func WithSaramaConfig(adjust func(*sarama.Config)) Option {
 	return optionFunc(func(p *parts) {
 		p.wantFunction("WithSaramaConfig", adjust == nil)
@@ -91,7 +96,8 @@ func WithSaramaConfig(adjust func(*sarama.Config)) Option {
 
 // WithObserver sets a function that is told every event, one at a time, from a goroutine of its own. It may be slow or
 // never return and blocks nothing: events wait in a ring, the oldest is dropped when it is full, and
-// Stats().EventsDropped counts. A panic is contained and logged. The last event of a consumer is event.Closed.
+// Stats().EventsDropped counts. A panic is contained and logged. The last event of a consumer is event.Closed. Switch on
+// the event's type, with a default, since the set of events grows.
 func WithObserver(observe func(event.Event)) Option {
 	return optionFunc(func(p *parts) {
 		p.wantFunction("WithObserver", observe == nil)

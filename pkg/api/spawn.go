@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -19,7 +20,8 @@ import (
 
 // Spawn starts a consumer: one member of the group, as one tree of actors. It returns at once, without waiting for a
 // broker; Consumer.WaitJoined waits. The error is a *[ConfigError] with everything that is wrong at once, and then nothing
-// was started.
+// was started. Brokers that are not there are tried for as long as the consumer lives; a refusal by the group that no
+// further try can mend ends it, see [Consumer.WaitJoined].
 //
 // When ctx ends the consumer drains, commits and leaves, as by Consumer.Close within Config.CloseTimeout. Handlers'
 // contexts do not descend from ctx.
@@ -74,8 +76,8 @@ func Resolve(config Config, parts ...Part) (actors.Settings, error) {
 
 // plan checks everything and makes the tree's settings and its network, which does not dial yet.
 func plan(given Config, p *parts) (actors.Settings, *wire.Network, error) {
-	c := given.withDefaults()
-	problems := checkConfig(&given, &c)
+	c, sound := given.withDefaults(), given.sound()
+	problems := checkConfig(&given, &c, &sound)
 	if len(p.registrations) == 0 {
 		problems = append(problems, Problem{Field: "registrations", Want: "at least one Handle, HandleBatch or HandleActor"})
 	}
@@ -84,7 +86,7 @@ func plan(given Config, p *parts) (actors.Settings, *wire.Network, error) {
 	seen := make(map[string]string)
 	for i := range p.registrations {
 		r := &p.registrations[i]
-		problems = append(problems, r.check(&c, seen)...)
+		problems = append(problems, r.check(&sound, seen)...)
 		settings.Registrations = append(settings.Registrations, r.resolve(&c, report))
 	}
 	problems = append(problems, p.problems...)
@@ -136,7 +138,9 @@ func connect(c *Config, p *parts) (*wire.Network, []Problem) {
 	own := sarama.NewConfig()
 	own.ClientID = c.ClientID
 	if p.sarama != nil {
-		p.sarama(own)
+		if value, panicked := panicOf(func() { p.sarama(own) }); panicked {
+			return nil, []Problem{{Field: "WithSaramaConfig", Value: value, Want: "a function that returns"}}
+		}
 	}
 	network, err := wire.New(wire.Config{
 		Brokers: c.Brokers, ClientID: c.ClientID, ConnectTimeout: max(c.ConnectTimeout, 0), RequestTimeout: c.RequestTimeout,
@@ -148,10 +152,36 @@ func connect(c *Config, p *parts) (*wire.Network, []Problem) {
 	for _, err := range flatten(err) {
 		var wrong *wire.ConfigError
 		if errors.As(err, &wrong) && strings.HasPrefix(wrong.Field, "Sarama") {
-			problems = append(problems, Problem{Field: wrong.Field, Want: wrong.Reason})
+			problems = append(problems, saramaProblem(wrong, own))
 		}
 	}
 	return network, problems
+}
+
+// saramaProblem says what one of sarama's settings should be, where wire says what is wrong with it.
+func saramaProblem(wrong *wire.ConfigError, own *sarama.Config) Problem {
+	switch wrong.Field {
+	case "Sarama.Net.SASL.Version":
+		return Problem{Field: wrong.Field, Value: fmt.Sprint(own.Net.SASL.Version), Want: "1 (sarama.SASLHandshakeV1)"}
+	case "Sarama.Net.Proxy.Dialer":
+		return Problem{Field: wrong.Field, Value: "nil", Want: "a dialer, since Net.Proxy.Enable is true"}
+	}
+	reason := wrong.Reason
+	if inner, ok := strings.CutPrefix(reason, "kafka: invalid configuration ("); ok {
+		reason = strings.TrimSuffix(inner, ")")
+	}
+	return Problem{Field: wrong.Field, Want: "settings that pass sarama's own check, which says: " + reason}
+}
+
+// panicOf calls f and returns what it panicked with, for [Problem].Value.
+func panicOf(f func()) (value string, panicked bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			value, panicked = "panicking ("+shorten(fmt.Sprint(v))+")", true
+		}
+	}()
+	f()
+	return "", false
 }
 
 // flatten returns the errors that err joins.

@@ -3,6 +3,7 @@ package kafka
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // What can be wrong with a record batch; a [BatchError] wraps one of them.
@@ -54,7 +55,43 @@ var (
 	ErrNotKafka = errors.New("the other end does not speak the Kafka protocol")
 	// ErrNoBroker means that no bootstrap server and no known broker could be reached.
 	ErrNoBroker = errors.New("no broker reachable")
+	// ErrHungUp means that the other end closed the connection in place of its first answer. Listeners that want TLS or
+	// SASL do so to clients without, and listeners without TLS to clients with it.
+	ErrHungUp = errors.New("the other end closed the connection without an answer")
+	// ErrTLSNeeded means that the listener speaks TLS and the client does not. It matches ErrNotKafka as well.
+	ErrTLSNeeded = fmt.Errorf("%w but TLS", ErrNotKafka)
+	// ErrNoTLS means that the client speaks TLS and the listener does not.
+	ErrNoTLS = errors.New("the other end does not speak TLS")
+	// ErrCertificateExpired means that the broker's certificate has ended, by this machine's clock. An
+	// x509.CertificateInvalidError with the dates is below.
+	ErrCertificateExpired = errors.New("the broker's certificate has expired")
+	// ErrCertificateNotYetValid means that the broker's certificate has not begun: most often a clock is wrong.
+	ErrCertificateNotYetValid = errors.New("the broker's certificate is not yet valid")
 )
+
+// AuthError says that a login failed: the broker refused it, or whoever makes the credentials (a token provider, a
+// Kerberos library) has none. It is found below a [ConnectError] and never holds the credentials.
+type AuthError struct {
+	// Mechanism is the SASL mechanism used, such as "SCRAM-SHA-512".
+	Mechanism string
+	// Offered are the mechanisms the broker offers, as far as it said; nil when it said nothing.
+	Offered []string
+	// Err is the cause. When the broker refused, errors.Is finds [SaslAuthenticationFailed] (wrong name, password, token),
+	// [UnsupportedSaslMechanism], or [IllegalSaslState] (the listener takes no login).
+	Err error
+}
+
+// Error names mechanism and cause, and what is offered when the mechanism is not.
+func (e *AuthError) Error() string {
+	text := fmt.Sprintf("login by %s: %v", e.Mechanism, e.Err)
+	if errors.Is(e.Err, UnsupportedSaslMechanism) && len(e.Offered) > 0 {
+		text += " (offered: " + strings.Join(e.Offered, ", ") + ")"
+	}
+	return text
+}
+
+// Unwrap returns the cause.
+func (e *AuthError) Unwrap() error { return e.Err }
 
 // ConnectError says that a connection to a broker could not be made: dialing, TLS, authentication or agreeing on
 // versions failed. Nothing was asked of the broker yet.
@@ -63,13 +100,23 @@ type ConnectError struct {
 	Addr string
 	// Phase is "dial", "tls", "authenticate" or "versions".
 	Phase string
+	// Source says which broker's answer named the address, such as "Metadata from 1@10.0.0.5:9092": if it cannot be reached
+	// from here, that broker's advertised.listeners is to be looked at. Empty for the bootstrap servers.
+	Source string
 	// Err is the cause.
 	Err error
 }
 
 // Error names address, phase and cause.
 func (e *ConnectError) Error() string {
-	return fmt.Sprintf("kafka: connect to %s: %s: %v", e.Addr, e.Phase, e.Err)
+	return fmt.Sprintf("kafka: connect to %s: %s: %v", e.where(), e.Phase, e.Err)
+}
+
+func (e *ConnectError) where() string {
+	if e.Source == "" {
+		return e.Addr
+	}
+	return e.Addr + " (" + e.Source + ")"
 }
 
 // Unwrap returns the cause.

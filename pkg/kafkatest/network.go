@@ -9,8 +9,11 @@ import (
 	"sync/atomic"
 )
 
-// firstMemoryPort is the port of node 0 on a network in memory.
-const firstMemoryPort = 9092
+// memoryNode is the address of a node on a network in memory. No resolver ever knows such a host (RFC 6761), so that a
+// client that was not given [Broker.Dial] reaches nobody, and not by chance a real Kafka on this machine.
+func memoryNode(node int32) memoryAddr {
+	return memoryAddr(fmt.Sprintf("node-%d.kafkatest.invalid:9092", node))
+}
 
 // network makes the listeners of the nodes and connects to them.
 type network struct {
@@ -33,7 +36,7 @@ func (n *network) listen(networkName, address string) (net.Listener, error) {
 	defer n.mu.Unlock()
 	l := &listener{network: n, node: n.nodes, conns: make(chan net.Conn), closed: make(chan struct{})}
 	if n.inMemory {
-		l.addr = memoryAddr(fmt.Sprintf("localhost:%d", firstMemoryPort+int(n.nodes)))
+		l.addr = memoryNode(n.nodes)
 	} else {
 		socket, err := net.Listen(networkName, address)
 		if err != nil {

@@ -56,9 +56,10 @@ func Topic(name string, partitions int32) Option {
 	return optionFunc(func(s *settings) { s.topics = append(s.topics, topicSpec{name, partitions}) })
 }
 
-// InMemory puts the broker on a network in memory instead of loopback. Clients reach it with [Broker.Dial] only. It is
-// for tests inside a testing/synctest bubble, where the broker must be started and closed in the bubble: waiting for a
-// socket would keep the bubble's clock from moving.
+// InMemory puts the broker on a network in memory instead of loopback. A consumer needs api.WithDialer(broker.Dial) to
+// reach it: the nodes are node-0.kafkatest.invalid:9092 and so on, which nobody else can resolve. It is for tests inside a
+// testing/synctest bubble, where the broker must be started and closed in the bubble: waiting for a socket would keep the
+// bubble's clock from moving. The package comment has a complete one.
 func InMemory() Option {
 	return optionFunc(func(s *settings) { s.inMemory = true })
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // memoryBroker is the only broker of a memoryNetwork.
-var memoryBroker = kafka.Broker{ID: 0, Addr: "memory:9092"}
+var memoryBroker = kafka.Broker{ID: 0, Addr: "node-0.kafkatest.invalid:9092"}
 
 // memoryMember is the only member of its group.
 const memoryMember = "kafkatest-member"

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain lets the test binary be the command's children.
+func TestMain(m *testing.M) {
+	if isChild() {
+		os.Exit(childMain())
+	}
+	os.Exit(m.Run())
+}
+
+func TestMiddle(t *testing.T) {
+	require.True(t, math.IsNaN(middle(nil)))
+	require.Equal(t, 3.0, middle([]float64{3}))
+	require.Equal(t, 2.5, middle([]float64{4, 1, 2, 3}))
+	require.Equal(t, 2.0, middle([]float64{3, 1, 2}))
+}
+
+func TestStampIsRead(t *testing.T) {
+	at := time.Now()
+	value := stamp(417, at)
+	require.Len(t, value, stampedSize)
+	number, micros := readStamp(value)
+	require.Equal(t, 417, number)
+	require.Equal(t, at.UnixMicro(), micros)
+}
+
+func TestTextHasItsSizeAndRepeats(t *testing.T) {
+	a, b := newText(), newText()
+	for _, size := range []int{1, 100, 1024} {
+		value := a.value(size)
+		require.Len(t, value, size)
+		require.Equal(t, value, b.value(size))
+	}
+}
+
+func TestOptionsRefuseWhatTheyDoNotKnow(t *testing.T) {
+	for _, args := range [][]string{
+		{"-mode", "fast"}, {"-broker", "redis"}, {"-consumers", "x"}, {"-topics", "100"}, {"-topics", "100:gzip"}, {"-heap", "many"},
+		{"-runs", "0"}, {"more"},
+	} {
+		_, err := parseOptions(args)
+		require.Error(t, err, args)
+	}
+	o, err := parseOptions([]string{"-topics", "all", "-heap", "1KiB"})
+	require.NoError(t, err)
+	require.Len(t, o.topics, 6)
+	require.Equal(t, int64(recordsLarge), o.topics[3].Records)
+	require.Equal(t, int64(1024), o.heap)
+}
+
+// TestEveryMode runs the whole command, small, on the embedded broker.
+func TestEveryMode(t *testing.T) {
+	o, err := parseOptions([]string{
+		"-mode", "throughput,latency,slow,idle", "-records", "12000", "-runs", "1", "-duration", "1s", "-heap", "1MiB",
+		"-slow-records", "3000000", "-window", "200ms", "-idle-partitions", "20", "-limit", "30s",
+	})
+	require.NoError(t, err)
+	r := newReport(o)
+	require.NoError(t, runOn(t.Context(), o, brokerEmbedded, r))
+	require.Len(t, r.Samples, len(consumerNames)*(len(modes)+1), "the slow mode measures twice")
+	var table, asJSON strings.Builder
+	require.NoError(t, r.print(&table, false))
+	require.NoError(t, r.print(&asJSON, true))
+	for _, name := range append(consumerNames, modes...) {
+		require.Contains(t, table.String(), name)
+		require.Contains(t, asJSON.String(), name)
+	}
+	require.NotContains(t, table.String(), "NaN")
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/troupego/troupe/pkg/api"
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// Who is measured.
+const (
+	troupeBatch  = "troupe-batch"
+	troupeRecord = "troupe-record"
+	saramaGroup  = "sarama"
+	franzGo      = "franz-go"
+)
+
+var consumerNames = []string{troupeBatch, troupeRecord, saramaGroup, franzGo}
+
+// pollRecords is how many records franz-go is polled for.
+const pollRecords = 500
+
+// handleFunc is called with each record: one at a time for each partition, at the same time for different ones.
+type handleFunc func(partition int32, value []byte)
+
+// running is a consumer that was started.
+type running struct {
+	// failed has an error when the consumer cannot go on.
+	failed chan error
+	// stop commits what was handled, leaves the group, and waits for the end.
+	stop func() error
+}
+
+// start starts the task's consumer.
+func start(ctx context.Context, t task, handle handleFunc) (*running, error) {
+	switch {
+	case t.Consumer == troupeBatch || t.Consumer == troupeRecord:
+		return startTroupe(ctx, t, handle)
+	case t.Consumer == saramaGroup:
+		return startSarama(ctx, t, handle)
+	case t.Consumer == franzGo && t.Mode == modeSlow:
+		return startFranzPerPartition(ctx, t, handle)
+	case t.Consumer == franzGo:
+		return startFranz(ctx, t, handle)
+	}
+	return nil, fmt.Errorf("unknown consumer %q", t.Consumer)
+}
+
+func startTroupe(ctx context.Context, t task, handle handleFunc) (*running, error) {
+	registration := api.HandleBatch(t.Topic.Name, func(_ context.Context, records []kafka.Record) error {
+		for i := range records {
+			handle(records[i].Partition, records[i].Value)
+		}
+		return nil
+	})
+	if t.Consumer == troupeRecord {
+		registration = api.Handle(t.Topic.Name, func(_ context.Context, r *kafka.Record) error {
+			handle(r.Partition, r.Value)
+			return nil
+		})
+	}
+	consumer, err := api.Spawn(ctx, api.Config{Brokers: t.Brokers, GroupID: t.Group}, registration)
+	if err != nil {
+		return nil, err
+	}
+	r := &running{failed: make(chan error, 1), stop: func() error { return consumer.Close(ctx) }}
+	go func() {
+		<-consumer.Done()
+		if err := consumer.Err(); err != nil {
+			r.failed <- err
+		}
+	}()
+	return r, nil
+}
+
+// saramaHandler is a sarama.ConsumerGroupHandler.
+type saramaHandler struct{ handle handleFunc }
+
+func (saramaHandler) Setup(sarama.ConsumerGroupSession) error   { return nil }
+func (saramaHandler) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+func (h saramaHandler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	for message := range claim.Messages() {
+		h.handle(message.Partition, message.Value)
+		session.MarkMessage(message, "")
+	}
+	return nil
+}
+
+func startSarama(ctx context.Context, t task, handle handleFunc) (*running, error) {
+	config := sarama.NewConfig()
+	config.Version = sarama.V3_9_0_0
+	config.Consumer.Offsets.Initial = sarama.OffsetOldest
+	config.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyRange()}
+	config.Consumer.Fetch.Default = 1 << 20
+	group, err := sarama.NewConsumerGroup(t.Brokers, t.Group, config)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	r := &running{failed: make(chan error, 1), stop: func() error {
+		cancel()
+		<-ended
+		return group.Close()
+	}}
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			if err := group.Consume(ctx, []string{t.Topic.Name}, saramaHandler{handle}); err != nil && ctx.Err() == nil {
+				r.failed <- err
+				return
+			}
+		}
+	}()
+	return r, nil
+}
+
+func startFranz(ctx context.Context, t task, handle handleFunc) (*running, error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(t.Brokers...), kgo.ConsumerGroup(t.Group), kgo.ConsumeTopics(t.Topic.Name),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.Balancers(kgo.RangeBalancer()))
+	if err != nil {
+		return nil, err
+	}
+	poll, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	r := &running{failed: make(chan error, 1), stop: func() error {
+		cancel()
+		<-ended
+		// Autocommit leaves out the last poll, which only the next one would have called handled.
+		err := client.CommitUncommittedOffsets(ctx)
+		client.Close()
+		return err
+	}}
+	go func() {
+		defer close(ended)
+		for {
+			fetches := client.PollRecords(poll, pollRecords)
+			if poll.Err() != nil {
+				return
+			}
+			if err := fetches.Err(); err != nil {
+				r.failed <- err
+				return
+			}
+			fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+				for _, record := range p.Records {
+					handle(p.Partition, record.Value)
+				}
+			})
+		}
+	}()
+	return r, nil
+}
+
+// pollsQueued is how many polls wait for one partition's goroutine in franz-go's example.
+const pollsQueued = 5
+
+// startFranzPerPartition is the way of franz-go's example goroutine_per_partition_consuming: one loop polls, and a
+// goroutine of each partition handles. Its stop does not wait for the goroutines: it is for runs that end in the middle.
+func startFranzPerPartition(ctx context.Context, t task, handle handleFunc) (*running, error) {
+	queues := make(map[int32]chan []*kgo.Record)
+	client, err := kgo.NewClient(kgo.SeedBrokers(t.Brokers...), kgo.ConsumerGroup(t.Group), kgo.ConsumeTopics(t.Topic.Name),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.Balancers(kgo.RangeBalancer()),
+		kgo.AutoCommitMarks(), kgo.BlockRebalanceOnPoll(),
+		kgo.OnPartitionsAssigned(func(_ context.Context, client *kgo.Client, assigned map[string][]int32) {
+			for _, p := range assigned[t.Topic.Name] {
+				queue := make(chan []*kgo.Record, pollsQueued)
+				queues[p] = queue
+				go func() {
+					for records := range queue {
+						for _, record := range records {
+							handle(p, record.Value)
+						}
+						client.MarkCommitRecords(records...)
+					}
+				}()
+			}
+		}))
+	if err != nil {
+		return nil, err
+	}
+	r := &running{failed: make(chan error, 1), stop: func() error { return errors.New("it cannot be stopped") }}
+	go func() {
+		for {
+			fetches := client.PollRecords(ctx, 10_000)
+			if err := fetches.Err(); err != nil {
+				r.failed <- err
+				return
+			}
+			fetches.EachPartition(func(p kgo.FetchTopicPartition) { queues[p.Partition] <- p.Records })
+			client.AllowRebalance()
+		}
+	}()
+	return r, nil
+}

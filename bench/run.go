@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// warmupTime is how long the latency mode produces before it counts: consumers join meanwhile.
+const warmupTime = 3 * time.Second
+
+// session is the command at work on one broker.
+type session struct {
+	options *options
+	broker  *broker
+	report  *report
+	// serial numbers groups and topics.
+	serial int
+}
+
+// run does everything the options ask for and prints what was found.
+func run(ctx context.Context, o *options) error {
+	if o.profile != "" {
+		if err := os.MkdirAll(o.profile, 0o750); err != nil {
+			return err
+		}
+	}
+	r := newReport(o)
+	for _, kind := range o.brokers {
+		if err := runOn(ctx, o, kind, r); err != nil {
+			return err
+		}
+	}
+	return r.print(os.Stdout, o.json)
+}
+
+func runOn(ctx context.Context, o *options, kind string, r *report) (err error) {
+	b, err := startBroker(ctx, kind)
+	if err != nil || b == nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.stop()) }()
+	progress("%s at %s", b.name, strings.Join(b.addrs, ","))
+	s := &session{options: o, broker: b, report: r}
+	for _, mode := range o.modes {
+		switch mode {
+		case modeThroughput:
+			for _, t := range o.topics {
+				err = errors.Join(err, s.throughput(ctx, t))
+			}
+		case modeLatency:
+			err = s.latency(ctx)
+		case modeSlow:
+			err = s.slow(ctx)
+		case modeIdle:
+			err = s.idle(ctx)
+		}
+		if err != nil {
+			return fmt.Errorf("%s on %s: %w", mode, b.name, err)
+		}
+	}
+	return nil
+}
+
+// each calls f for every consumer and run, the consumers taking turns.
+func (s *session) each(f func(consumer string, run int) error) error {
+	for run := range s.options.runs {
+		for _, consumer := range s.options.consumers {
+			if err := f(consumer, run); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// fill creates and fills a topic and returns its end offsets.
+func (s *session) fill(ctx context.Context, t topic) ([]int64, error) {
+	began := time.Now()
+	var done loaded
+	if err := runChild(ctx, task{Role: roleLoad, Brokers: s.broker.addrs, Topic: t}, &done); err != nil {
+		return nil, err
+	}
+	progress("%s: %d records in %d partitions, %.1f s", t.Name, t.Records, t.Partitions, time.Since(began).Seconds())
+	return done.Ends, nil
+}
+
+// task makes a consumer's task, with a group that nobody used.
+func (s *session) task(mode, consumer string, t topic, ends []int64, run int) task {
+	s.serial++
+	out := task{
+		Role: roleConsume, Brokers: s.broker.addrs, Topic: t, Ends: ends, Mode: mode, Consumer: consumer,
+		Group: fmt.Sprintf("bench-%s-%d-%d", consumer, os.Getpid(), s.serial), Heap: s.options.heap,
+	}
+	if s.options.profile != "" {
+		name := fmt.Sprintf("%s-%s-%s-%s-%d.pprof", s.broker.kind, mode, t.Name, consumer, run+1)
+		out.Profile = filepath.Join(s.options.profile, name)
+	}
+	return out
+}
+
+// consume runs a consumer in a process of its own and keeps what it found.
+func (s *session) consume(ctx context.Context, t task, subject string) error {
+	ctx, cancel := context.WithTimeout(ctx, s.options.limit)
+	defer cancel()
+	var r result
+	if err := runChild(ctx, t, &r); err != nil {
+		return err
+	}
+	s.report.add(sample{Broker: s.broker.name, Mode: t.Mode, Subject: subject, Consumer: t.Consumer, Sleep: t.Sleep, Result: r})
+	if t.Mode != modeThroughput {
+		return nil
+	}
+	return checkCommitted(ctx, s.broker.addrs, t.Group, t.Topic, t.Ends)
+}
+
+func (s *session) throughput(ctx context.Context, t topic) error {
+	ends, err := s.fill(ctx, t)
+	if err != nil {
+		return err
+	}
+	return s.each(func(consumer string, run int) error {
+		return s.consume(ctx, s.task(modeThroughput, consumer, t, ends, run), t.String())
+	})
+}
+
+// latency gives every run an empty topic of its own, so that all consumers start alike.
+func (s *session) latency(ctx context.Context) error {
+	o := s.options
+	subject := fmt.Sprintf("%d/s", o.rate)
+	return s.each(func(consumer string, run int) error {
+		s.serial++
+		t := topic{Name: fmt.Sprintf("bench-latency-%d-%d", os.Getpid(), s.serial), Partitions: partitions, Size: stampedSize, Codec: "none"}
+		ends, err := s.fill(ctx, t)
+		if err != nil {
+			return err
+		}
+		work := s.task(modeLatency, consumer, t, ends, run)
+		work.Rate, work.Warmup, work.Count = o.rate, int(warmupTime.Seconds()*float64(o.rate)), int(o.duration.Seconds()*float64(o.rate))
+		producer := work
+		producer.Role = roleProduce
+		produced := make(chan error, 1)
+		go func() { produced <- runChild(ctx, producer, new(any)) }()
+		return errors.Join(s.consume(ctx, work, subject), <-produced)
+	})
+}
+
+func (s *session) slow(ctx context.Context) error {
+	o := s.options
+	t := topic{Name: "bench-slow", Partitions: partitions, Records: o.slowRecords, Size: 100, Codec: "none"}
+	ends, err := s.fill(ctx, t)
+	if err != nil {
+		return err
+	}
+	return s.each(func(consumer string, run int) error {
+		for _, sleep := range []time.Duration{0, o.sleep} {
+			work := s.task(modeSlow, consumer, t, ends, run)
+			work.Sleep, work.Window = sleep, o.window
+			if err := s.consume(ctx, work, o.sleep.String()+" on 1 of 12"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (s *session) idle(ctx context.Context) error {
+	o := s.options
+	t := topic{Name: "bench-idle", Partitions: int32(o.idlePartitions), Records: int64(o.idlePartitions), Size: 100, Codec: "none"}
+	ends, err := s.fill(ctx, t)
+	if err != nil {
+		return err
+	}
+	return s.each(func(consumer string, run int) error {
+		work := s.task(modeIdle, consumer, t, ends, run)
+		work.Window = o.duration
+		return s.consume(ctx, work, fmt.Sprintf("%d partitions", o.idlePartitions))
+	})
+}

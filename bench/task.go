@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"time"
+)
+
+// The roles of child processes.
+const (
+	roleBroker  = "broker"
+	roleLoad    = "load"
+	roleProduce = "produce"
+	roleConsume = "consume"
+)
+
+// The questions that a consumer run can answer.
+const (
+	modeThroughput = "throughput"
+	modeLatency    = "latency"
+	modeSlow       = "slow"
+	modeIdle       = "idle"
+)
+
+var modes = []string{modeThroughput, modeLatency, modeSlow, modeIdle}
+
+// task is what a child process is to do. It travels as JSON.
+type task struct {
+	Role    string   `json:"role"`
+	Brokers []string `json:"brokers,omitempty"`
+	Topic   topic    `json:"topic"`
+
+	// Consumer and Mode say who consumes and what is asked.
+	Consumer string `json:"consumer,omitempty"`
+	Mode     string `json:"mode,omitempty"`
+	Group    string `json:"group,omitempty"`
+	// Ends are the end offsets of the topic's partitions: how many records each has.
+	Ends []int64 `json:"ends,omitempty"`
+	// Heap is how many bytes of other live heap the process has.
+	Heap int64 `json:"heap,omitempty"`
+	// Profile is the file for a CPU profile of the measured time; empty for none.
+	Profile string `json:"profile,omitempty"`
+	// Sleep is what the handler of partition 0 sleeps per record in the slow neighbor mode.
+	Sleep time.Duration `json:"sleep,omitempty"`
+	// Window is how long the slow neighbor and the idle mode measure.
+	Window time.Duration `json:"window,omitempty"`
+
+	// Rate is the records per second that are produced in the latency mode; Warmup is how many of the first records do
+	// not count, Count how many do.
+	Rate   int `json:"rate,omitempty"`
+	Warmup int `json:"warmup,omitempty"`
+	Count  int `json:"count,omitempty"`
+}
+
+// topic is a topic and how it is filled.
+type topic struct {
+	Name       string `json:"name"`
+	Partitions int32  `json:"partitions"`
+	Records    int64  `json:"records"`
+	Size       int    `json:"size"`
+	Codec      string `json:"codec"`
+}
+
+// String says what is in it, such as "100 B lz4".
+func (t topic) String() string {
+	if t.Size >= 1024 && t.Size%1024 == 0 {
+		return fmt.Sprintf("%d KB %s", t.Size/1024, t.Codec)
+	}
+	return fmt.Sprintf("%d B %s", t.Size, t.Codec)
+}
+
+// result is what a consumer run found. Which fields are set depends on the mode.
+type result struct {
+	// Records is how many records were handled, Bytes the size of their values.
+	Records int64 `json:"records,omitempty"`
+	Bytes   int64 `json:"bytes,omitempty"`
+	// Seconds is the time from the start to the last record, or the time measured in the idle mode.
+	Seconds float64 `json:"seconds,omitempty"`
+	// CPUSeconds is user and system time of the process, start to end.
+	CPUSeconds float64 `json:"cpuSeconds,omitempty"`
+	// StartCPUSeconds and StartMallocs are the part of it up to the first record: what a consumer costs once.
+	StartCPUSeconds float64 `json:"startCPUSeconds,omitempty"`
+	StartMallocs    uint64  `json:"startMallocs,omitempty"`
+	// Mallocs and AllocatedBytes count what was allocated, Collections the garbage collections.
+	Mallocs        uint64 `json:"mallocs,omitempty"`
+	AllocatedBytes uint64 `json:"allocatedBytes,omitempty"`
+	Collections    uint32 `json:"collections,omitempty"`
+	// PeakRSS is the most memory the process had, in bytes.
+	PeakRSS int64 `json:"peakRSS,omitempty"`
+	// Goroutines is how many there were at the end of the idle mode.
+	Goroutines int `json:"goroutines,omitempty"`
+
+	// P50, P90, P99 and Max are milliseconds from produce to handler.
+	P50 float64 `json:"p50,omitempty"`
+	P90 float64 `json:"p90,omitempty"`
+	P99 float64 `json:"p99,omitempty"`
+	Max float64 `json:"max,omitempty"`
+
+	// Others is the rate of all partitions but the slow one, in records per second, Slow that of partition 0.
+	Others float64 `json:"others,omitempty"`
+	Slow   float64 `json:"slow,omitempty"`
+}
