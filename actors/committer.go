@@ -233,6 +233,9 @@ func (c *committer) sendUnsent(ctx actor.Context) {
 		call, cancel := context.WithCancel(call)
 		defer cancel()
 		defer context.AfterFunc(ended, cancel)()
+		if err := authorized.authorized(); err != nil {
+			return &commitDone{answered: notSent(round, err), coordinator: coordinator}
+		}
 		results, err := c.client.Commit(call, coordinator, authorized)
 		return &commitDone{answered: commit.Answered{ID: round.ID, Results: results, Err: err}, coordinator: coordinator}
 	})

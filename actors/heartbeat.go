@@ -86,6 +86,8 @@ func (h *heartbeat) receive(ctx actor.Context, message any) {
 		h.memberID, h.generation = m.memberID, m.generation
 		h.shared.session.begin(time.Now())
 		h.feed(ctx, rebalance.PulseEnter{Generation: m.generation})
+		// At once: in a process that was frozen, the answer that brought the generation may have waited for long.
+		h.feed(ctx, rebalance.PulseNudge{})
 	case *generationLeft:
 		h.generation = kafka.NoGeneration
 		h.feed(ctx, rebalance.PulseLeave{})

@@ -305,7 +305,7 @@ func (p *partition) collect() (fresh int) {
 func (p *partition) offer(ctx actor.Context) {
 	offset := p.tracker.Committable()
 	p.cell.finished.Store(offset)
-	if p.committer == nil || offset == p.offered || p.orphaned {
+	if p.committer == nil || offset == p.offered || p.orphaned || !p.machine.CanCommit() {
 		return
 	}
 	p.offered = offset

@@ -3,7 +3,6 @@ package actors
 import (
 	"fmt"
 	"maps"
-	"slices"
 
 	"github.com/asynkron/protoactor-go/actor"
 
@@ -145,15 +144,21 @@ func (g *group) cutOff(ctx actor.Context, lost []kafka.TopicPartition) {
 
 // newCommitRound releases a round for sending. It needs a valid key, held by the committer, over all the partitions.
 func newCommitRound(key *capability.Key, round commit.Round) (*CommitRound, error) {
-	partitions := make([]kafka.TopicPartition, len(round.Offsets))
-	for i := range round.Offsets {
-		partitions[i] = round.Offsets[i].TopicPartition
-	}
-	if key == nil {
-		return nil, fmt.Errorf("commit %v: %w", slices.Clip(partitions), capability.ErrNotHolder)
-	}
-	if err := key.Check(committerHolder, "commit", partitions...); err != nil {
+	r := &CommitRound{round: round, key: key}
+	if err := r.authorized(); err != nil {
 		return nil, err
 	}
-	return &CommitRound{round: round}, nil
+	return r, nil
+}
+
+// authorized checks the key again: a round may wait behind another request of the connection until its time is over.
+func (r *CommitRound) authorized() error {
+	partitions := make([]kafka.TopicPartition, len(r.round.Offsets))
+	for i := range r.round.Offsets {
+		partitions[i] = r.round.Offsets[i].TopicPartition
+	}
+	if r.key == nil {
+		return fmt.Errorf("commit %v: %w", partitions, capability.ErrNotHolder)
+	}
+	return r.key.Check(committerHolder, "commit", partitions...)
 }
