@@ -10,7 +10,7 @@ import (
 )
 
 // held starts a hold and returns a function that tells whether it has ended.
-func held(s *session, ctx context.Context) (ended func() bool) {
+func held(ctx context.Context, s *session) (ended func() bool) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -37,7 +37,7 @@ func TestASessionIsTrustedForItsTimeoutAfterEachHeartbeat(t *testing.T) {
 		sentAt := time.Now()
 		time.Sleep(time.Second)
 		require.True(t, s.over())
-		ended := held(s, t.Context())
+		ended := held(t.Context(), s)
 		require.False(t, ended())
 		s.alive(sentAt) // its answer was only late
 		require.True(t, ended())
@@ -56,12 +56,12 @@ func TestALapsedSessionHoldsADeliveryUntilItIsCutOff(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		early, cutEarly := context.WithCancel(t.Context())
 		late, cutLate := context.WithCancel(t.Context())
-		earlyEnded := held(s, early) // before the lapse
+		earlyEnded := held(early, s) // before the lapse
 		require.False(t, earlyEnded())
 		s.lapse()
 		s.alive(time.Now())
 		require.True(t, s.over(), "no answer brings back what was given up")
-		lateEnded := held(s, late)
+		lateEnded := held(late, s)
 		require.False(t, earlyEnded() || lateEnded())
 		s.begin(time.Now()) // the next generation is not theirs
 		require.False(t, earlyEnded() || lateEnded())

@@ -62,7 +62,7 @@ func TestOptionsRefuseWhatTheyDoNotKnow(t *testing.T) {
 func TestEveryMode(t *testing.T) {
 	o, err := parseOptions([]string{
 		"-mode", "throughput,latency,slow,idle", "-records", "12000", "-runs", "1", "-duration", "1s", "-heap", "1MiB",
-		"-slow-records", "3000000", "-window", "200ms", "-idle-partitions", "20", "-limit", "30s",
+		"-slow-records", "600000", "-window", "50ms", "-idle-partitions", "20", "-limit", "30s",
 	})
 	require.NoError(t, err)
 	r := newReport(o)

@@ -142,9 +142,6 @@ func consumeStamped(ctx context.Context, t task) (*result, error) {
 	return &result{Records: int64(len(took)), P50: at(50), P90: at(90), P99: at(99), Max: at(100)}, nil
 }
 
-// settle is how long a consumer may find its pace before its rate is measured.
-const settle = 500 * time.Millisecond
-
 // consumeBesideSlow measures the rate of all partitions but the first, whose handler sleeps. It ends with the others'
 // last record or with the window; what is left then is given up with the process.
 func consumeBesideSlow(ctx context.Context, t task) (*result, error) {
@@ -180,10 +177,10 @@ func consumeBesideSlow(ctx context.Context, t task) (*result, error) {
 	for _, end := range t.Ends[1:] {
 		all += end
 	}
-	time.Sleep(settle)
+	time.Sleep(t.Rest)
 	others, slow, began := look()
 	if others == all {
-		return nil, fmt.Errorf("%d records are too few: all were handled in %v", all, settle)
+		return nil, fmt.Errorf("%d records are too few: all were handled in %v", all, t.Rest)
 	}
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -200,9 +197,6 @@ func consumeBesideSlow(ctx context.Context, t task) (*result, error) {
 	}
 }
 
-// calm is how long a consumer may come to rest before its idling is measured.
-const calm = 3 * time.Second
-
 // consumeIdle measures a consumer that has read everything. It begins when a record of every partition was handled, so
 // that all are known to be assigned and fetched.
 func consumeIdle(ctx context.Context, t task) (*result, error) {
@@ -216,7 +210,7 @@ func consumeIdle(ctx context.Context, t task) (*result, error) {
 		return nil, err
 	}
 	progress("%s had a record of each of %d partitions after %.1f s", t.Consumer, len(t.Ends), time.Since(began).Seconds())
-	time.Sleep(calm)
+	time.Sleep(t.Rest)
 	m, err := startMeter(t.Profile)
 	if err != nil {
 		return nil, err

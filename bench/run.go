@@ -10,8 +10,12 @@ import (
 	"time"
 )
 
-// warmupTime is how long the latency mode produces before it counts: consumers join meanwhile.
-const warmupTime = 3 * time.Second
+// longestRest bounds how long a consumer may join and come to rest before latency or idling is measured; it is no longer
+// than what is measured.
+const longestRest = 3 * time.Second
+
+// longestSettle is the same for the slow neighbor mode, from the first record on.
+const longestSettle = 500 * time.Millisecond
 
 // session is the command at work on one broker.
 type session struct {
@@ -140,7 +144,8 @@ func (s *session) latency(ctx context.Context) error {
 			return err
 		}
 		work := s.task(modeLatency, consumer, t, ends, run)
-		work.Rate, work.Warmup, work.Count = o.rate, int(warmupTime.Seconds()*float64(o.rate)), int(o.duration.Seconds()*float64(o.rate))
+		rest := min(longestRest, o.duration)
+		work.Rate, work.Warmup, work.Count = o.rate, int(rest.Seconds()*float64(o.rate)), int(o.duration.Seconds()*float64(o.rate))
 		producer := work
 		producer.Role = roleProduce
 		produced := make(chan error, 1)
@@ -159,7 +164,7 @@ func (s *session) slow(ctx context.Context) error {
 	return s.each(func(consumer string, run int) error {
 		for _, sleep := range []time.Duration{0, o.sleep} {
 			work := s.task(modeSlow, consumer, t, ends, run)
-			work.Sleep, work.Window = sleep, o.window
+			work.Sleep, work.Window, work.Rest = sleep, o.window, min(longestSettle, o.window)
 			if err := s.consume(ctx, work, o.sleep.String()+" on 1 of 12"); err != nil {
 				return err
 			}
@@ -177,7 +182,7 @@ func (s *session) idle(ctx context.Context) error {
 	}
 	return s.each(func(consumer string, run int) error {
 		work := s.task(modeIdle, consumer, t, ends, run)
-		work.Window = o.duration
+		work.Window, work.Rest = o.duration, min(longestRest, o.duration)
 		return s.consume(ctx, work, fmt.Sprintf("%d partitions", o.idlePartitions))
 	})
 }

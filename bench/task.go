@@ -41,8 +41,9 @@ type task struct {
 	Profile string `json:"profile,omitempty"`
 	// Sleep is what the handler of partition 0 sleeps per record in the slow neighbor mode.
 	Sleep time.Duration `json:"sleep,omitempty"`
-	// Window is how long the slow neighbor and the idle mode measure.
+	// Window is how long the slow neighbor and the idle mode measure, Rest how long they wait before.
 	Window time.Duration `json:"window,omitempty"`
+	Rest   time.Duration `json:"rest,omitempty"`
 
 	// Rate is the records per second that are produced in the latency mode; Warmup is how many of the first records do
 	// not count, Count how many do.

@@ -36,7 +36,7 @@ func unknownTopic(t *testing.T, b broker) {
 	require.Empty(t, m.owned())
 	b.CreateTopic(t, topic, 3)
 	n := fill(t, b, topic, 3, 20)
-	eventually(t, c.MetadataMaxAge+3*time.Second, "the records flow", func() bool { return l.distinct() == n })
+	eventually(t, c.MetadataMaxAge+10*time.Second, "the records flow", func() bool { return l.distinct() == n })
 	m.mustClose(t)
 	require.Equal(t, b.EndOffsets(t, topic), b.Committed(t, group))
 }

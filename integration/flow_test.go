@@ -109,15 +109,15 @@ func batchesAreBounded(t *testing.T, b broker) {
 	mu.Lock()
 	defer mu.Unlock()
 	require.Empty(t, wrong, "out of order, or of another partition")
-	full := 0
+	large := 0
 	for _, size := range sizes {
 		require.Positive(t, size)
 		require.LessOrEqual(t, size, most)
-		if size == most {
-			full++
+		if 2*size > most { // a surplus is taken in even parts
+			large++
 		}
 	}
-	require.Greater(t, full, len(sizes)/2, "the surplus was kept: most calls are full, %v", sizes)
+	require.Greater(t, large, len(sizes)/2, "the surplus was kept: most calls are nearly full, %v", sizes)
 	require.Equal(t, b.EndOffsets(t, topic), b.Committed(t, group))
 }
 

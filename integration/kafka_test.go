@@ -25,7 +25,8 @@ type admin struct {
 
 func newAdmin(t *testing.T, addrs []string, dial func(context.Context, string, string) (net.Conn, error), opts ...kgo.Opt) admin {
 	t.Helper()
-	opts = append(opts, kgo.SeedBrokers(addrs...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	opts = append(opts, kgo.SeedBrokers(addrs...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.UnknownTopicRetries(-1)) // a busy broker may take its time to know a topic that it has just created
 	if dial != nil {
 		opts = append(opts, kgo.Dialer(dial))
 	}

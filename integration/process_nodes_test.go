@@ -38,8 +38,11 @@ type nodes struct {
 // threeNodes kills, freezes and restarts nodes one after the other under the same two workers.
 func threeNodes(t *testing.T, binary string) {
 	cluster := launch.ForTest(t, launch.Options{Nodes: 3})
-	s := newStage(t, binary, cluster.Brokers(), newAdmin(t, cluster.Brokers(), nil, kgo.MetadataMinAge(200*time.Millisecond)), 6,
-		"-session-timeout", nodesSession.String(), "-work", "1ms")
+	// The producer must not be what takes long when a node goes or freezes.
+	admin := newAdmin(t, cluster.Brokers(), nil, kgo.MetadataMinAge(200*time.Millisecond),
+		kgo.ProduceRequestTimeout(2*time.Second), kgo.RequestTimeoutOverhead(2*time.Second))
+	s := newStage(t, binary, cluster.Brokers(), admin, 6,
+		"-session-timeout", nodesSession.String(), "-request-timeout", "10s", "-work", "1ms")
 	n := &nodes{stage: s, cluster: cluster, producer: produceSteadily(t, s)}
 	n.a, n.b = s.bothWork(t)
 	n.step(t, "KillTheCoordinator", (*nodes).killCoordinator)
@@ -197,7 +200,9 @@ func (n *nodes) freezeCoordinator(t *testing.T) {
 	node := n.coordinator(t)
 	at := time.Now()
 	require.NoError(t, node.Freeze())
-	t.Logf("node %d frozen: records of every partition flow again after %v", node.ID(), n.flowsSince(t, at))
+	took := n.flowsSince(t, at)
+	t.Logf("node %d frozen: records of every partition flow again after %v (%v of it until they were produced)", node.ID(), took,
+		n.producer.firsts(at))
 	require.NotEqual(t, node, n.coordinator(t))
 	thawed := time.Now()
 	require.NoError(t, node.Thaw())
@@ -260,6 +265,22 @@ func produceSteadily(t *testing.T, s *stage) *steadyProducer {
 	}
 	t.Cleanup(p.stop)
 	return p
+}
+
+// firsts returns how long after a time every partition had taken a record that was produced after it.
+func (p *steadyProducer) firsts(at time.Time) (took time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first := make(map[int32]time.Time)
+	for record, sent := range p.sent {
+		if sent.After(at) && (first[record.partition].IsZero() || sent.Before(first[record.partition])) {
+			first[record.partition] = sent
+		}
+	}
+	for _, sent := range first {
+		took = max(took, sent.Sub(at))
+	}
+	return took
 }
 
 // after reports whether the record was produced after a time.

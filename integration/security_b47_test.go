@@ -243,6 +243,8 @@ func TestB47_AMemberWithoutRightsGetsInWhenTheyAreGranted(t *testing.T) {
 	tellsOf(t, m, noticed, func(e event.TopicMissing) bool {
 		return e.Topic == topic && errors.Is(e.Err, kafka.TopicAuthorizationFailed)
 	})
+	pause(3 * time.Second)
+	require.LessOrEqual(t, len(told[event.ConnectFailed](m)), 14, "tries, a second apart in the end")
 	require.NoError(t, cluster.Allow(requestContext(t), launch.GroupACL(user.Name, group, kmsg.ACLOperationRead)))
 	m.joined(t)
 	require.Empty(t, m.owned(), "the topic is still hidden")

@@ -101,7 +101,7 @@ func doubtOf(err error) doubt {
 	if !errors.As(err, &code) {
 		return doubtNone
 	}
-	switch code { //nolint:exhaustive // every other code is judged by whether it passes
+	switch code {
 	case kafka.RebalanceInProgress:
 		return doubtRebalance
 	case kafka.IllegalGeneration:

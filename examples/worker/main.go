@@ -47,6 +47,7 @@ type settings struct {
 	sessionTimeout time.Duration
 	drain          time.Duration
 	metadataAge    time.Duration
+	requestTimeout time.Duration
 	handler        string
 	maxRecords     int
 	work           time.Duration
@@ -99,6 +100,7 @@ func parse(args []string) (settings, error) {
 	flags.DurationVar(&s.sessionTimeout, "session-timeout", 45*time.Second, "after how long without a heartbeat the member is taken for dead")
 	flags.DurationVar(&s.drain, "drain", 0, "how long handlers may go on with a partition that moves away; 0 for the default, 30s")
 	flags.DurationVar(&s.metadataAge, "metadata-age", 0, "metadata.max.age.ms; 0 for the default, 1m")
+	flags.DurationVar(&s.requestTimeout, "request-timeout", 0, "request.timeout.ms; 0 for the default, 30s")
 	flags.StringVar(&s.handler, "handler", kindFunc, "func, batch or actor")
 	flags.IntVar(&s.maxRecords, "max-records", 500, "the most records of one delivery")
 	flags.DurationVar(&s.work, "work", 0, "time to spend on each record")
@@ -145,6 +147,7 @@ func run(ctx context.Context, s settings, log *zap.Logger) error {
 		SessionTimeout:  s.sessionTimeout,
 		DrainTimeout:    s.drain,
 		MetadataMaxAge:  s.metadataAge,
+		RequestTimeout:  s.requestTimeout,
 	},
 		(&job{output: output, work: s.work}).registration(s),
 		api.WithLogger(log),

@@ -11,7 +11,10 @@
 //	                                                              authenticated session's lifetime
 //
 // A session that has a lifetime (KIP-368) is renewed by making the connection anew between two requests: one way for all
-// mechanisms.
+// mechanisms. An idle connection is made anew at its next use, one whose request waits across the end of the session is
+// answered as usual, and a SyncGroup after a long JoinGroup goes out on a new one: a member is known by its id, not by its
+// connection. A login that a broker refuses is tried again there by one connection at a time and slowly, whoever asks
+// (logins.go). SCRAM's client is ours unless the user brings one (scram.go).
 //
 // # Who owns what
 //
@@ -21,7 +24,8 @@
 //
 // # What can go wrong
 //
-// Before a request is out the error is a kafka.ConnectError naming the phase, or a kafka.VersionError. After that it is a
+// Before a request is out the error is a kafka.ConnectError naming the phase and which broker's answer named the address
+// (origins.go), with a kafka.AuthError below when it is the login, or a kafka.VersionError. After that it is a
 // kafka.RequestError: with the broker's code, or Unanswered when a request may have had its effect and no answer told. A
 // connection is closed after every error but a code, and after an answer that is not ours: what came after would be off by
 // one. Only one failure is not reported: a connection that had served before and is found closed with no byte of answer was

@@ -75,7 +75,7 @@ func produce(t *testing.T, brokers []string, topic string, partition int32, valu
 }
 
 // selfSigned returns a certificate for loopback and the configuration of a client that trusts it.
-func selfSigned(t *testing.T) (server, client *tls.Config) {
+func selfSigned(t testing.TB) (server, client *tls.Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"hash"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/IBM/sarama"
 )
@@ -33,6 +34,8 @@ var errScram = errors.New("wire: SCRAM")
 // go in as their UTF-8 bytes, without SASLprep, because that is what Kafka stores.
 type scramClient struct {
 	hash func() hash.Hash
+	// keys are shared by the connections of a network.
+	keys *scramKeys
 
 	name, password, authzID string
 	nonce                   string
@@ -44,13 +47,36 @@ type scramClient struct {
 	done  bool
 }
 
+// scramKeys keeps the last key made of a password. Making one takes milliseconds, on purpose; connections are made anew
+// before each session's end, and all get the same salt until the password is set again.
+type scramKeys struct {
+	mu   sync.Mutex
+	from string
+	key  []byte
+}
+
+func (k *scramKeys) make(hash func() hash.Hash, password string, salt []byte, iterations int) ([]byte, error) {
+	from := fmt.Sprintf("%d %x %s", iterations, salt, password)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.from == from {
+		return k.key, nil
+	}
+	key, err := pbkdf2.Key(hash, password, salt, iterations, hash().Size())
+	if err == nil {
+		k.from, k.key = from, key
+	}
+	return key, err
+}
+
 // scramGenerator returns sarama's hook for a mechanism, nil when it is none of SCRAM.
 func scramGenerator(mechanism sarama.SASLMechanism) func() sarama.SCRAMClient {
+	keys := &scramKeys{}
 	switch mechanism {
 	case sarama.SASLTypeSCRAMSHA256:
-		return func() sarama.SCRAMClient { return &scramClient{hash: sha256.New} }
+		return func() sarama.SCRAMClient { return &scramClient{hash: sha256.New, keys: keys} }
 	case sarama.SASLTypeSCRAMSHA512:
-		return func() sarama.SCRAMClient { return &scramClient{hash: sha512.New} }
+		return func() sarama.SCRAMClient { return &scramClient{hash: sha512.New, keys: keys} }
 	}
 	return nil
 }
@@ -121,7 +147,7 @@ func (c *scramClient) answer(challenge string) (string, error) {
 		return "", fmt.Errorf("%w: the broker asks for %.20q iterations, %d to %d are possible",
 			errScram, a['i'], scramLeastIterations, scramMostIterations)
 	}
-	salted, err := pbkdf2.Key(c.hash, c.password, salt, iterations, c.hash().Size())
+	salted, err := c.keys.make(c.hash, c.password, salt, iterations)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", errScram, err)
 	}

@@ -3,12 +3,15 @@ package wire
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"net"
 	"strings"
 	"testing"
 
 	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/troupego/troupe/pkg/kafka"
 )
 
 // The example of RFC 7677.
@@ -20,7 +23,7 @@ const (
 
 func scramExample(t *testing.T) *scramClient {
 	t.Helper()
-	c := &scramClient{hash: sha256.New}
+	c := &scramClient{hash: sha256.New, keys: &scramKeys{}}
 	require.NoError(t, c.Begin("user", "pencil", ""))
 	c.nonce = "rOprNGfwEbeRWgbNEkqO"
 	first, err := c.Step("")
@@ -86,4 +89,59 @@ func TestSCRAMWithoutAClientOfTheUsers(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
+}
+
+func TestSCRAMKeysAreKeptForOneSaltAndPassword(t *testing.T) {
+	keys := &scramKeys{}
+	key := func(password, salt string, iterations int) []byte {
+		k, err := keys.make(sha256.New, password, []byte(salt), iterations)
+		require.NoError(t, err)
+		return k
+	}
+	first := key("pencil", "salt", scramLeastIterations)
+	require.Same(t, &first[0], &key("pencil", "salt", scramLeastIterations)[0])
+	require.NotEqual(t, first, key("pencil", "tlas", scramLeastIterations))
+	require.NotEqual(t, first, key("crayon", "salt", scramLeastIterations))
+	require.NotEqual(t, first, key("pencil", "salt", scramLeastIterations+1))
+	require.Equal(t, first, key("pencil", "salt", scramLeastIterations))
+}
+
+// BenchmarkConnect is what a connection costs that is made anew, as before each end of a session, without the broker's
+// part in it but for kfake's.
+func BenchmarkConnect(b *testing.B) {
+	serverTLS, clientTLS := selfSigned(b)
+	for _, bench := range []struct {
+		name string
+		opts []kfake.Opt
+		cfg  func(*sarama.Config)
+	}{
+		{"Plaintext", nil, func(*sarama.Config) {}},
+		{"SCRAM", []kfake.Opt{kfake.EnableSASL(), kfake.Superuser("SCRAM-SHA-512", "alice", "secret")}, withSCRAM},
+		{"TLSAndSCRAM", []kfake.Opt{kfake.TLS(serverTLS), kfake.EnableSASL(), kfake.Superuser("SCRAM-SHA-512", "alice", "secret")},
+			func(c *sarama.Config) {
+				withSCRAM(c)
+				c.Net.TLS.Enable, c.Net.TLS.Config = true, clientTLS
+			}},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			cluster, err := kfake.NewCluster(append(bench.opts, kfake.NumBrokers(1))...)
+			require.NoError(b, err)
+			defer cluster.Close()
+			cfg := sarama.NewConfig()
+			bench.cfg(cfg)
+			n, err := New(Config{Brokers: cluster.ListenAddrs(), Sarama: cfg})
+			require.NoError(b, err)
+			b.ReportAllocs()
+			for b.Loop() {
+				l, err := n.open(b.Context(), kafka.Broker{ID: -1, Addr: cluster.ListenAddrs()[0]}, func(net.Conn) {})
+				require.NoError(b, err)
+				l.abort()
+			}
+		})
+	}
+}
+
+func withSCRAM(c *sarama.Config) {
+	c.Net.SASL.Enable, c.Net.SASL.Mechanism = true, sarama.SASLTypeSCRAMSHA512
+	c.Net.SASL.User, c.Net.SASL.Password = "alice", "secret"
 }
