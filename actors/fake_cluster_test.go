@@ -44,7 +44,6 @@ type fakeCluster struct {
 
 	journal []string
 	calls   map[string]int
-	open    int
 }
 
 type fakeTopic struct {

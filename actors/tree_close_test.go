@@ -17,14 +17,14 @@ import (
 )
 
 // closeIn closes the tree with that much time and returns the result and how long it took.
-func (w *treeWorld) closeIn(limit time.Duration) (*CloseError, error, time.Duration) {
+func (w *treeWorld) closeIn(limit time.Duration) (*CloseError, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	begun := time.Now()
 	err := w.tree.Close(ctx)
 	took := time.Since(begun)
 	closing, _ := errors.AsType[*CloseError](err)
-	return closing, err, took
+	return closing, took, err
 }
 
 // idle fails the test unless no worker goroutine is left now.
@@ -48,7 +48,7 @@ func TestClose_NamesTheHandlerThatIsStuck(t *testing.T) {
 		})
 		w.start()
 		w.sleep(time.Second)
-		closing, err, took := w.closeIn(5 * time.Second)
+		closing, took, err := w.closeIn(5 * time.Second)
 		assert.LessOrEqual(t, took, 5*time.Second)
 		if assert.NotNil(t, closing, "%v", err) {
 			assert.Len(t, closing.Running, 1)
@@ -75,7 +75,7 @@ func TestClose_WithAFrozenNetworkReturnsInTimeAndNamesWhatIsNotCommitted(t *test
 		w.start()
 		w.sleep(time.Second)
 		w.c.with(func() { w.c.frozen = true })
-		closing, err, took := w.closeIn(5 * time.Second)
+		closing, took, err := w.closeIn(5 * time.Second)
 		assert.LessOrEqual(t, took, 5*time.Second)
 		if assert.NotNil(t, closing, "%v", err) {
 			assert.Len(t, closing.Uncommitted, 2)
@@ -84,7 +84,7 @@ func TestClose_WithAFrozenNetworkReturnsInTimeAndNamesWhatIsNotCommitted(t *test
 			assert.Contains(t, err.Error(), "orders-1 not committed up to 8")
 		}
 		w.idle()
-		again, _, took := w.closeIn(5 * time.Second)
+		again, took, _ := w.closeIn(5 * time.Second)
 		assert.NotNil(t, again, "every caller gets the result")
 		assert.Zero(t, took)
 	})
@@ -111,7 +111,7 @@ func TestClose_BeforeTheFirstJoinAndWithoutACoordinator(t *testing.T) {
 	inTree(t, func(w *treeWorld) {
 		w.c.topic("orders", 2, 8)
 		w.start()
-		_, err, took := w.closeIn(5 * time.Second)
+		_, took, err := w.closeIn(5 * time.Second)
 		assert.NoError(t, err)
 		assert.Less(t, took, time.Second)
 	})
@@ -120,7 +120,7 @@ func TestClose_BeforeTheFirstJoinAndWithoutACoordinator(t *testing.T) {
 		w.c.with(func() { w.c.coordinator = 0 })
 		w.start()
 		w.sleep(3 * time.Second)
-		_, err, took := w.closeIn(5 * time.Second)
+		_, took, err := w.closeIn(5 * time.Second)
 		assert.NoError(t, err)
 		assert.Less(t, took, time.Second)
 	})
@@ -134,7 +134,7 @@ func TestClose_WhenTheCoordinatorIsGoneIsBounded(t *testing.T) {
 		w.c.with(func() { w.c.coordinator = 0 })
 		w.c.produce(at(0), 4)
 		w.sleep(2 * time.Second)
-		closing, err, took := w.closeIn(5 * time.Second)
+		closing, took, err := w.closeIn(5 * time.Second)
 		assert.LessOrEqual(t, took, 5*time.Second)
 		if assert.NotNil(t, closing, "%v", err) {
 			assert.Len(t, closing.Uncommitted, 1)
@@ -175,7 +175,7 @@ func TestClose_WithAnActorStuckInItsReceiveReturnsAtTheDeadline(t *testing.T) {
 		})
 		w.start()
 		w.sleep(time.Second)
-		closing, err, took := w.closeIn(5 * time.Second)
+		closing, took, err := w.closeIn(5 * time.Second)
 		assert.LessOrEqual(t, took, 5*time.Second)
 		if assert.NotNil(t, closing, "%v", err) {
 			assert.Len(t, closing.Running, 1)
@@ -213,7 +213,7 @@ func TestClose_AtAnyMomentEndsInTime(t *testing.T) {
 				wait = time.Duration(250+(i-30)*13) * time.Millisecond
 			}
 			time.Sleep(wait)
-			_, err, took := w.closeIn(5 * time.Second)
+			_, took, err := w.closeIn(5 * time.Second)
 			assert.NoError(t, err, "closed after step %d", i)
 			assert.Less(t, took, 2*time.Second, "closed after step %d", i)
 			for p := range int32(3) {

@@ -49,13 +49,9 @@ func startMeter(profile string) (*meter, error) {
 
 // first marks the moment of the first record.
 func (m *meter) first(r *result) {
-	cpu, _, err := usage()
-	if err != nil {
-		return // stop tells
-	}
 	var now runtime.MemStats
 	runtime.ReadMemStats(&now)
-	r.StartCPUSeconds, r.StartMallocs = cpu-m.cpu, now.Mallocs-m.memory.Mallocs
+	r.StartMallocs = now.Mallocs - m.memory.Mallocs
 }
 
 // stop ends the measurement and adds it to r. r.Seconds stays when it is set.

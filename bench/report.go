@@ -63,14 +63,9 @@ func (r *report) add(s sample) {
 
 func perMillion(r result) float64  { return r.CPUSeconds / float64(r.Records) * 1e6 }
 func perSecond(r result) float64   { return float64(r.Records) / r.Seconds }
-func startMillis(r result) float64 { return r.StartCPUSeconds * 1000 }
-func startAllocs(r result) float64 { return float64(r.StartMallocs) }
 func allocations(r result) float64 { return float64(r.Mallocs) / float64(r.Records) }
 func steadyAllocs(r result) float64 {
 	return float64(r.Mallocs-r.StartMallocs) / float64(r.Records)
-}
-func steadyCPU(r result) float64 {
-	return (r.CPUSeconds - r.StartCPUSeconds) / float64(r.Records) * 1e6
 }
 func allocated(r result) float64     { return float64(r.AllocatedBytes) / float64(r.Records) }
 func peakMiB(r result) float64       { return float64(r.PeakRSS) / (1 << 20) }
@@ -94,10 +89,9 @@ type column struct {
 
 var columns = map[string][]column{
 	modeThroughput: {
-		{"CPU-s/M", "%.3f", perMillion, true}, {"after start", "%.3f", steadyCPU, true}, {"records/s", "%.0f", perSecond, true},
+		{"CPU-s/M", "%.3f", perMillion, true}, {"records/s", "%.0f", perSecond, true},
 		{"allocs/rec", "%.3f", allocations, false}, {"after start", "%.3f", steadyAllocs, false}, {"B/rec", "%.0f", allocated, false},
 		{"GCs", "%.0f", collections, false}, {"peak MiB", "%.0f", peakMiB, false},
-		{"start: CPU ms", "%.0f", startMillis, false}, {"allocs", "%.0f", startAllocs, false},
 	},
 	modeLatency: {
 		{"p50 ms", "%.2f", p50, true}, {"p90 ms", "%.2f", p90, false}, {"p99 ms", "%.2f", p99, true}, {"max ms", "%.1f", longest, false},

@@ -78,11 +78,10 @@ type result struct {
 	Seconds float64 `json:"seconds,omitempty"`
 	// CPUSeconds is user and system time of the process, start to end.
 	CPUSeconds float64 `json:"cpuSeconds,omitempty"`
-	// StartCPUSeconds and StartMallocs are the part of it up to the first record: what a consumer costs once.
-	StartCPUSeconds float64 `json:"startCPUSeconds,omitempty"`
-	StartMallocs    uint64  `json:"startMallocs,omitempty"`
 	// Mallocs and AllocatedBytes count what was allocated, Collections the garbage collections.
-	Mallocs        uint64 `json:"mallocs,omitempty"`
+	Mallocs uint64 `json:"mallocs,omitempty"`
+	// StartMallocs are those up to the first record: what a consumer allocates once.
+	StartMallocs   uint64 `json:"startMallocs,omitempty"`
 	AllocatedBytes uint64 `json:"allocatedBytes,omitempty"`
 	Collections    uint32 `json:"collections,omitempty"`
 	// PeakRSS is the most memory the process had, in bytes.
