@@ -70,7 +70,7 @@ func parseOptions(args []string) (*options, error) {
 	flags.DurationVar(&o.duration, "duration", 10*time.Second, "latency, idle: time measured")
 	flags.Int64Var(&o.slowRecords, "slow-records", 6_000_000, "slow: records of the topic")
 	flags.DurationVar(&o.sleep, "sleep", time.Millisecond, "slow: time per record of the slow partition")
-	flags.DurationVar(&o.window, "window", 8*time.Second, "slow: longest time measured")
+	flags.DurationVar(&o.window, "window", 30*time.Second, "slow: longest time measured")
 	flags.IntVar(&o.idlePartitions, "idle-partitions", 1000, "idle: partitions of the topic")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
