@@ -45,6 +45,28 @@ type Delivery struct {
 
 	mu    sync.Mutex
 	nacks map[int]error
+
+	// What every delivery needs lies in it, so that it is one allocation: bitmaps for 512 records, its context, and the
+	// messages about it, each of which is sent once.
+	bitmaps     [16]atomic.Uint64
+	context     deliveryContext
+	toRunner    deliver
+	fromRunner  ran
+	toPartition delivered
+}
+
+// deliveryContext is a delivery's context: it knows its delivery.
+type deliveryContext struct {
+	context.Context
+	delivery *Delivery
+}
+
+// Value implements context.Context.
+func (c *deliveryContext) Value(key any) any {
+	if key == (deliveryKey{}) {
+		return c.delivery
+	}
+	return c.Context.Value(key)
 }
 
 // How a delivery ended.
@@ -58,10 +80,15 @@ const (
 
 func newDelivery(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, records []kafka.Record, attempt int, stale *atomic.Uint64) *Delivery {
 	d := &Delivery{tp: tp, epoch: epoch, attempt: attempt, records: records, stale: stale, started: time.Now()}
-	d.ctx, d.cancel = context.WithCancelCause(context.WithValue(context.Background(), deliveryKey{}, d))
+	base, cancel := context.WithCancelCause(context.Background())
+	d.context = deliveryContext{Context: base, delivery: d}
+	d.ctx, d.cancel = &d.context, cancel
 	words := (len(records) + 63) / 64
-	bitmaps := make([]atomic.Uint64, 2*words)
-	d.claimed, d.acked = bitmaps[:words:words], bitmaps[words:]
+	bitmaps := d.bitmaps[:]
+	if 2*words > len(bitmaps) {
+		bitmaps = make([]atomic.Uint64, 2*words)
+	}
+	d.claimed, d.acked = bitmaps[:words:words], bitmaps[words:2*words]
 	d.armed.Store(true)
 	return d
 }
@@ -202,6 +229,9 @@ func (d *Delivery) index(offset int64) (int, bool) {
 // finishedUpTo is how an in-order handler reports that the first n records are done.
 func (d *Delivery) finishedUpTo(n int) {
 	d.low.Store(int64(n))
+	if n == len(d.records) {
+		return // the handler returns now, and that is told
+	}
 	if d.armed.CompareAndSwap(true, false) {
 		d.notify()
 	}

@@ -162,7 +162,8 @@ func (p *partition) deliver(ctx actor.Context, records []kafka.Record, attempt i
 	if d.byActor {
 		ctx.Send(pid, &Deliver{Delivery: d})
 	} else {
-		ctx.Send(pid, &deliver{delivery: d})
+		d.toRunner.delivery = d
+		ctx.Send(pid, &d.toRunner)
 	}
 }
 

@@ -334,15 +334,23 @@ func (p *partition) intakeRetry(ctx actor.Context) {
 	p.pump(ctx)
 }
 
+// worthCalling is how many records make a delivery that costs less than copying them together with others would.
+const worthCalling = 32
+
 // takeRecords returns up to limit records to deliver. They come out of one batch without copying when it has at least half
-// of them; smaller batches, as a producer makes that does not linger, are copied together.
+// of them; smaller batches, as a producer makes that does not linger, are copied together. A function that takes record
+// by record has nothing of that but fewer deliveries, so there only crumbs are.
 func (p *partition) takeRecords(ctx actor.Context, limit int) []kafka.Record {
 	records := p.takePart(ctx, limit)
-	if len(records) == 0 || len(records)*2 >= limit {
+	enough := (limit + 1) / 2
+	if p.registration.Record != nil {
+		enough = min(enough, worthCalling)
+	}
+	if len(records) == 0 || len(records) >= enough {
 		return records
 	}
 	var merged []kafka.Record
-	for len(merged)*2 < limit {
+	for len(merged) < enough {
 		more := p.takePart(ctx, limit-max(len(merged), len(records)))
 		if len(more) == 0 {
 			break

@@ -66,16 +66,19 @@ func (r *runner) start() {
 // run is the delivery's goroutine. Whatever the function does, also ending its goroutine, the places are given back and
 // the runner hears of it.
 func (r *runner) run(d *Delivery, self *actor.PID) {
-	failure := &HandlerError{TopicPartition: d.tp, Err: errGoexit}
+	var failure *HandlerError
+	returned := false
 	defer func() {
-		if failure != nil && failure.Err == errGoexit {
-			failure.Offset = d.currentOffset()
+		if !returned {
+			failure = &HandlerError{TopicPartition: d.tp, Offset: d.currentOffset(), Err: errGoexit}
 		}
 		r.shared.slots.leave()
 		r.shared.gates.leave(d.tp, d.epoch)
-		r.shared.sys.root.Send(self, &ran{delivery: d, err: failure})
+		d.fromRunner.delivery, d.fromRunner.err = d, failure
+		r.shared.sys.root.Send(self, &d.fromRunner)
 	}()
 	failure = r.call(d)
+	returned = true
 }
 
 var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
@@ -133,7 +136,8 @@ func (r *runner) finished(m *ran) {
 	if m.err != nil && !m.delivery.halted.Load() {
 		panic(m.err)
 	}
-	r.shared.sys.root.Send(r.parent, &delivered{delivery: m.delivery})
+	m.delivery.toPartition.delivery = m.delivery
+	r.shared.sys.root.Send(r.parent, &m.delivery.toPartition)
 	r.start()
 }
 

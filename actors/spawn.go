@@ -29,6 +29,8 @@ type system struct {
 	owned bool
 	once  sync.Once
 	live  *liveRegistry
+	// turns runs the actors' turns.
+	turns *turns
 	// dropped counts the user messages that came to an actor after its Stopping.
 	dropped atomic.Int64
 }
@@ -38,7 +40,7 @@ func newSystem(logger *zap.Logger, existing *actor.ActorSystem) *system {
 	if logger == nil {
 		logger = zap.NewNop()
 	}
-	s := &system{actorSystem: existing, logger: logger, live: newLiveRegistry()}
+	s := &system{actorSystem: existing, logger: logger, live: newLiveRegistry(), turns: newTurns()}
 	if existing == nil {
 		s.owned = true
 		s.actorSystem = actor.NewActorSystem(
@@ -54,6 +56,7 @@ func newSystem(logger *zap.Logger, existing *actor.ActorSystem) *system {
 
 // shutdown ends the actor system if it is ours. It may be called again.
 func (s *system) shutdown() {
+	s.turns.close()
 	if s.owned {
 		s.once.Do(s.actorSystem.Shutdown)
 	}
@@ -106,6 +109,9 @@ func (s *system) uniqueName(role string) string { return role + s.actorSystem.Pr
 // mustSpawn spawns the safe wrapper around shared. It registers the actor first: it may have stopped before the spawn returns.
 func (s *system) mustSpawn(parent actor.SpawnerContext, name string, shared *safeShared, options ...actor.PropsOption) *actor.PID {
 	options = append(options, actor.WithMailbox(func() actor.Mailbox { return shared.live.mailbox }))
+	if shared.origin == actorOfOurs { // what a user's actor does to its goroutine must not outlive its turn
+		options = append(options, actor.WithDispatcher(s.turns))
+	}
 	s.live.add(shared.live)
 	pid, err := parent.SpawnNamed(actor.PropsFromProducer(shared.incarnate, options...), name)
 	if err != nil {

@@ -26,7 +26,7 @@ type session struct {
 	serial int
 }
 
-// run does everything the options ask for and prints what was found.
+// run does everything the options ask for and prints what was found, also when it could not finish.
 func run(ctx context.Context, o *options) error {
 	if o.profile != "" {
 		if err := os.MkdirAll(o.profile, 0o750); err != nil {
@@ -34,12 +34,13 @@ func run(ctx context.Context, o *options) error {
 		}
 	}
 	r := newReport(o)
+	var failed error
 	for _, kind := range o.brokers {
-		if err := runOn(ctx, o, kind, r); err != nil {
-			return err
+		if failed = runOn(ctx, o, kind, r); failed != nil {
+			break
 		}
 	}
-	return r.print(os.Stdout, o.json)
+	return errors.Join(r.print(os.Stdout, o.json), failed)
 }
 
 func runOn(ctx context.Context, o *options, kind string, r *report) (err error) {
@@ -54,7 +55,9 @@ func runOn(ctx context.Context, o *options, kind string, r *report) (err error) 
 		switch mode {
 		case modeThroughput:
 			for _, t := range o.topics {
-				err = errors.Join(err, s.throughput(ctx, t))
+				if err = s.throughput(ctx, t); err != nil {
+					break
+				}
 			}
 		case modeLatency:
 			err = s.latency(ctx)

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,23 +28,27 @@ func TestB03_ACommitPassesTransactionMarkers(t *testing.T) {
 	everywhere(t, func(t *testing.T, b broker) {
 		topic, group, l := unique(t, "topic"), unique(t, "group"), newLedger()
 		b.CreateTopic(t, topic, 1)
-		for range 3 {
-			b.Transaction(t, topic, kafka.Record{Value: []byte("paid")})
+		for i := range 3 {
+			b.Transaction(t, topic, kafka.Record{Value: fmt.Appendf(nil, "paid-%d", i)})
 		}
 		ends := b.EndOffsets(t, topic)
 		require.EqualValues(t, 6, ends[at(topic, 0)], "three records and three markers")
 		release := make(chan struct{})
+		var third atomic.Int64
 		m := spawn(t, config(b, group), api.Handle(topic, l.watch("a", func(_ context.Context, r *kafka.Record) error {
-			if r.Offset == 4 {
+			if string(r.Value) == "paid-2" {
+				third.Store(r.Offset)
 				<-release
 			}
 			return nil
 		})))
 		free := sync.OnceFunc(func() { close(release) })
 		defer free()
-		eventually(t, patience, "the first two are committed", func() bool { return b.Committed(t, group)[at(topic, 0)] >= 3 })
+		eventually(t, patience, "all before the third is committed", func() bool {
+			return third.Load() > 0 && b.Committed(t, group)[at(topic, 0)] == third.Load()
+		})
 		pause(700 * time.Millisecond)
-		require.LessOrEqual(t, b.Committed(t, group)[at(topic, 0)], int64(4), "the third is still with its handler")
+		require.Equal(t, third.Load(), b.Committed(t, group)[at(topic, 0)], "the third is still with its handler")
 		free()
 		eventually(t, 3*time.Second, "the commit is at the high watermark", func() bool {
 			return assert.ObjectsAreEqual(ends, b.Committed(t, group))
@@ -53,7 +58,8 @@ func TestB03_ACommitPassesTransactionMarkers(t *testing.T) {
 			return ok && p.LagKnown && p.Lag == 0 && p.Committed == 6
 		})
 		m.mustClose(t)
-		require.Equal(t, []int64{0, 2, 4}, l.offsets(at(topic, 0)))
+		// A real broker writes a marker a moment after it says that the transaction has ended: the next record may be first.
+		require.Len(t, l.offsets(at(topic, 0)), 3)
 		require.Equal(t, ends, b.Committed(t, group))
 	})
 }

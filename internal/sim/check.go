@@ -144,30 +144,42 @@ func (c *checker) recordStarted(d *delivery, i int) {
 	c.late(d, i)
 }
 
-// late judges a record that is begun though the coordinator has not heard of the member for a session. A member must know
-// that it may be out, but for the moment after it came back from a freeze.
+// late judges a record that is begun though the coordinator has not heard of the member for a session.
 func (c *checker) late(d *delivery, i int) {
-	s := d.shell
-	p := s.process
-	limit := int64(c.w.script.Session + 3*time.Second)
-	switch {
-	case p.seenAlive < 0 || c.w.at-p.seenAlive <= limit:
-	case c.w.at-p.wokeAt <= int64(4*time.Second) && p.wokeAt > 0:
-		name := "WOKEN"
-		c.w.stats.Woken++
-		if p.heartbeat.enteredAt >= p.wokeAt && p.heartbeat.pulse.State() == rebalance.PulseBeating {
-			name = "ENTERED"
-			c.w.stats.Entered++
-		}
-		if c.w.script.Strict {
-			c.w.violate(name, fmt.Sprintf("%s epoch %d: offset %d delivered %v after the last sign of life, %v after waking",
-				tpOf(s.part), s.epoch, d.records[i].Offset, time.Duration(c.w.at-p.seenAlive), time.Duration(c.w.at-p.wokeAt)))
-		}
-	default:
-		c.w.violate("G4", fmt.Sprintf("%s epoch %d: offset %d delivered %v after the last sign of life, %v after waking, member in %s, heartbeat %s",
-			tpOf(s.part), s.epoch, d.records[i].Offset, time.Duration(c.w.at-p.seenAlive), time.Duration(c.w.at-p.wokeAt),
-			p.group.member.State(), p.heartbeat.pulse.State()))
+	if c.silent(d.shell.process) {
+		s := d.shell
+		c.w.stats.Woken += c.trusted(s.process, d.pace.looked, fmt.Sprintf("%s epoch %d: offset %d delivered", tpOf(s.part), s.epoch, d.records[i].Offset))
 	}
+}
+
+// silent reports whether the coordinator has not heard of a process for a session, and some time that messages take.
+func (c *checker) silent(p *process) bool {
+	return p.seenAlive >= 0 && c.w.at-p.seenAlive > int64(c.w.script.Session+3*time.Second)
+}
+
+// trusted judges what a silent member does. It must know that it may be out; it cannot in two moments after a freeze: before
+// the next look at the clock, where the last one was before the freeze, and while the first heartbeat of a generation that
+// was entered on waking is not answered. These are counted.
+func (c *checker) trusted(p *process, looked int64, what string) (woken int) {
+	h := p.heartbeat
+	woke := p.wokeAt > 0 && c.w.at-p.wokeAt <= int64(4*time.Second)
+	name := "G4"
+	switch {
+	case woke && h.enteredAt >= p.wokeAt && h.pulse.State() == rebalance.PulseBeating:
+		name = "ENTERED"
+		if h.asked && !c.w.script.Strict {
+			c.w.stats.Entered++
+			return 0
+		}
+	case woke:
+		name = "WOKEN"
+		if looked < p.wokeAt && !c.w.script.Strict {
+			return 1
+		}
+	}
+	c.w.violate(name, fmt.Sprintf("%s %v after the last sign of life, %v after waking, member in %s, heartbeat %s", what,
+		time.Duration(c.w.at-p.seenAlive), time.Duration(c.w.at-p.wokeAt), p.group.member.State(), h.pulse.State()))
+	return 0
 }
 
 // acked is called when user code has acknowledged a record.
@@ -220,7 +232,8 @@ func (c *checker) crashed(p *process) {
 }
 
 // committing is called when a round is put on the wire: it needs a key that covers it and partitions that are ours.
-func (c *checker) committing(committer *committerShell, round *commit.Round) {
+func (c *checker) committing(committer *committerShell, request *call) {
+	round := request.round
 	group := committer.process.group
 	key := group.loan.key
 	for i := range round.Offsets {
@@ -235,8 +248,8 @@ func (c *checker) committing(committer *committerShell, round *commit.Round) {
 			c.w.violate("G4", fmt.Sprintf("%s epoch %d: offset %d sent after the epoch was over", offset.TopicPartition, offset.Epoch, offset.Offset))
 		}
 	}
-	if p := committer.process; p.seenAlive >= 0 && c.w.at-p.seenAlive > int64(c.w.script.Session) {
-		c.w.stats.LateCommits++
+	if p := committer.process; c.silent(p) {
+		c.w.stats.LateCommits += c.trusted(p, request.at, "a round is sent")
 	}
 }
 

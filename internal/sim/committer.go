@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/troupego/troupe/commit"
@@ -38,7 +39,7 @@ type committerShell struct {
 	queue []*call
 
 	lookupID      uint64
-	lookupOpen    bool
+	lookupOpen    []bool
 	lookupBusy    bool
 	lookupAlarm   alarm
 	lookupFailure int
@@ -58,6 +59,7 @@ func newCommitterShell(p *process) *committerShell {
 		}),
 	}
 	c.box, c.fenced = p.newBox(c), make([]kafka.AssignmentEpoch, p.w.script.Partitions)
+	c.lookupOpen = make([]bool, p.w.script.Partitions)
 	c.alarm.box, c.lookupAlarm.box = c.box, c.box
 	return c
 }
@@ -77,6 +79,8 @@ func (c *committerShell) receive(m *message) {
 		c.lookupNext()
 	case messageCallDone:
 		c.done(m.payload.(*call))
+	case messagePlaceFree:
+		c.sendUnsent()
 	case messageKeyLent:
 		c.key = m.payload.(*capability.Key)
 		c.sendUnsent()
@@ -84,7 +88,10 @@ func (c *committerShell) receive(m *message) {
 	case messageKeyRecalled:
 		c.giveBack()
 	case messageOffsetsWanted:
-		c.lookupID, c.lookupOpen, c.lookupFailure = m.seq, true, 0
+		c.lookupID, c.lookupFailure = m.seq, 0
+		for part := range c.lookupOpen {
+			c.lookupOpen[part] = true
+		}
 		c.lookupAlarm.set = false
 		c.lookupNext()
 	case messageOffered:
@@ -149,7 +156,7 @@ func (c *committerShell) feed(in commit.Input) {
 	c.w.setAlarm(&c.alarm, at, ok)
 }
 
-// sendUnsent sends the round that waits, as soon as key and coordinator allow it.
+// sendUnsent sends the round that waits, as soon as key, coordinator and session allow it.
 func (c *committerShell) sendUnsent() {
 	if c.unsent == nil || !c.stable {
 		return
@@ -157,29 +164,23 @@ func (c *committerShell) sendUnsent() {
 	if c.key == nil && c.w.mutant != MutantNoKeyCheck && c.w.mutant != MutantCommitAfterFence {
 		return
 	}
+	if !c.process.session.enter(c.box) {
+		return
+	}
 	round := *c.unsent
 	c.unsent = nil
-	if err := c.authorize(&round); err != nil {
+	if err := c.authorize(c.key, &round); err != nil {
 		c.notSent(&round, err)
 		return
 	}
 	if c.w.mutant == MutantOldGeneration {
 		round.Generation = c.oldGen
 	}
-	c.do(&call{api: apiCommit, process: c.process, box: c.box, broker: c.broker, round: &round})
+	c.do(&call{api: apiCommit, process: c.process, box: c.box, broker: c.broker, round: &round, key: c.key, at: c.w.at})
 }
 
-// authorizeAgain asks the group's key, which may be on its way back, when a round that waited goes out.
-func (c *committerShell) authorizeAgain(round *commit.Round) error {
-	switch {
-	case c.key == nil && c.w.mutant == MutantNone:
-		return capability.ErrNotHolder
-	}
-	return c.authorize(round)
-}
-
-// authorize asks the key, as newCommitRound does.
-func (c *committerShell) authorize(round *commit.Round) error {
+// authorize asks the key, as CommitRound.authorized does.
+func (c *committerShell) authorize(key *capability.Key, round *commit.Round) error {
 	if c.w.mutant == MutantNoKeyCheck || c.w.mutant == MutantCommitAfterFence {
 		return nil
 	}
@@ -187,7 +188,7 @@ func (c *committerShell) authorize(round *commit.Round) error {
 	for i := range round.Offsets {
 		partitions[i] = round.Offsets[i].TopicPartition
 	}
-	return c.key.Check(committerHolder, "commit", partitions...)
+	return key.Check(committerHolder, "commit", partitions...)
 }
 
 func (c *committerShell) dropUnsent() {
@@ -200,8 +201,10 @@ func (c *committerShell) dropUnsent() {
 
 // notSent answers a round that never went out: its offsets go into the next one.
 func (c *committerShell) notSent(round *commit.Round, why error) {
-	c.feed(commit.Answered{ID: round.ID, Err: fmt.Errorf("%w: not sent: %w", commit.ErrUnanswered, why)})
+	c.feed(commit.Answered{ID: round.ID, Err: notSentError(why)})
 }
+
+func notSentError(why error) error { return fmt.Errorf("%w: not sent: %w", commit.ErrUnanswered, why) }
 
 // do makes one call after the other: commits and look-ups share the connection.
 func (c *committerShell) do(request *call) {
@@ -216,13 +219,14 @@ func (c *committerShell) next() {
 	request := c.queue[0]
 	c.queue = c.queue[1:]
 	if request.api == apiCommit {
-		// The round may have waited behind a look-up while the partitions were lost: the key is asked when it goes out.
-		if err := c.authorizeAgain(request.round); err != nil {
-			c.notSent(request.round, err)
-			c.next()
+		// The round may have waited behind a look-up while the partitions were lost: its key is asked when it goes out.
+		if err := c.authorize(request.key, request.round); err != nil && c.w.mutant != MutantKeyAskedOnce {
+			request.err = notSentError(err)
+			c.busy = request
+			c.w.finish(request)
 			return
 		}
-		c.w.check.committing(c, request.round)
+		c.w.check.committing(c, request)
 	}
 	c.busy = request
 	c.w.send(request, c.w.script.Request)
@@ -267,8 +271,12 @@ func (c *committerShell) giveBack() {
 	c.w.post(c.process.group.box, message{kind: messageKeyReturned, payload: key})
 }
 
+// notAnswered is in an OffsetFetch answer for a partition that is not in it.
+const notAnswered = -2
+
+// lookupNext asks for the committed offsets that are open. Commits go on meanwhile: both share the connection in turn.
 func (c *committerShell) lookupNext() {
-	if c.lookupBusy || c.lookupAlarm.set || !c.lookupOpen || !c.stable {
+	if c.lookupBusy || c.lookupAlarm.set || !slices.Contains(c.lookupOpen, true) || !c.stable {
 		return
 	}
 	c.lookupBusy = true
@@ -282,13 +290,22 @@ func (c *committerShell) offsetsRead(request *call) {
 		return
 	}
 	if request.err == nil {
-		c.lookupOpen = false
+		for part, offset := range request.offsets {
+			if !c.lookupOpen[part] {
+				request.offsets[part] = notAnswered // not asked
+			} else if offset != notAnswered {
+				c.lookupOpen[part] = false
+			}
+		}
 		for range 1 + c.w.once() {
 			c.w.post(c.process.group.box, message{kind: messageOffsetsFetched, seq: request.seq, payload: request.offsets})
 		}
-		return
+		if !slices.Contains(c.lookupOpen, true) {
+			return
+		}
+	} else {
+		c.w.post(c.process.group.box, message{kind: messageCoordinatorDoubted, seq: uint64(request.broker), err: request.err})
 	}
 	c.lookupFailure++
-	c.w.post(c.process.group.box, message{kind: messageCoordinatorDoubted, seq: uint64(request.broker), err: request.err})
 	c.w.setAlarmIn(&c.lookupAlarm, min(backoffInitial<<min(c.lookupFailure-1, 16), backoffMax))
 }

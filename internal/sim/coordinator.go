@@ -121,6 +121,12 @@ func (g *coordinator) execute(c *call) {
 		g.commit(c)
 	case apiOffsetFetch:
 		c.offsets = slices.Clone(g.committed)
+		for part := range c.offsets {
+			// A transaction is open on it (UNSTABLE_OFFSET_COMMIT): the others have their answer.
+			if n := g.w.weather[c.process.slot].errors; n > 0 && g.w.rng.IntN(100) < n {
+				c.offsets[part] = notAnswered
+			}
+		}
 		g.w.reply(c)
 	case apiFind, apiMetadata, apiFetch, apiListOffsets:
 	}

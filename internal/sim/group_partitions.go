@@ -12,6 +12,7 @@ import (
 type startQueue struct {
 	waiting []int
 	id      uint64
+	answers []int64
 }
 
 // assign starts the partitions granted and asks where they are to begin.
@@ -38,26 +39,40 @@ func (g *groupShell) requestStarts() {
 		return
 	}
 	g.starts.id++
+	g.starts.answers = slices.Repeat([]int64{notAnswered}, g.w.script.Partitions)
 	g.w.post(g.process.committer.box, message{kind: messageOffsetsWanted, seq: g.starts.id})
 }
 
-// offsetsFetched decides where the partitions start that wait for it.
+// offsetsFetched decides where the partitions start that wait for it. Those without an answer go on waiting.
 func (g *groupShell) offsetsFetched(m *message) {
 	if m.seq != g.starts.id {
 		return
 	}
-	offsets := m.payload.([]int64)
+	offsets := g.starts.answers
+	for part, offset := range m.payload.([]int64) {
+		if offset != notAnswered {
+			offsets[part] = offset
+		}
+	}
 	committed := make(map[int32]rebalance.Committed, len(g.starts.waiting))
+	var waiting, open []int
 	for _, part := range g.starts.waiting {
+		if offsets[part] == notAnswered {
+			open = append(open, part)
+			continue
+		}
+		waiting = append(waiting, part)
 		committed[int32(part)] = rebalance.Committed{Offset: offsets[part]}
 	}
 	others := rebalance.GroupCommitsNone
-	if slices.ContainsFunc(offsets, func(o int64) bool { return o >= 0 }) {
+	switch {
+	case slices.ContainsFunc(offsets, func(o int64) bool { return o >= 0 }):
 		others = rebalance.GroupCommitsSome
+	case slices.Contains(offsets, notAnswered):
+		others = rebalance.GroupCommitsUnknown
 	}
 	decisions := rebalance.DecideStarts(topic, committed, others, rebalance.ResetEarliest)
-	waiting := g.starts.waiting
-	g.starts.waiting = nil
+	g.starts.waiting = open
 	for _, part := range waiting {
 		v := g.parts[part]
 		if v == nil {

@@ -28,6 +28,10 @@ type delivery struct {
 	stuck bool
 	step  uint64
 	fails bool
+	// held: the handler's goroutine waits until the session goes on; lost: and it has lapsed meanwhile.
+	held, lost bool
+	lapses     int
+	pace       pacer
 }
 
 // handlerPool is the goroutines that user functions run in.
@@ -54,11 +58,15 @@ func (s *partitionShell) deliverNext() {
 			s.w.check.deliveredFirst(s, records)
 		}
 	}
-	s.again = nil
 	s.w.check.inTransit(s)
 	if len(records) == 0 {
 		return
 	}
+	s.again, s.attempt = records, attempt // until the session is known to go on
+	if !s.process.session.enter(s.box) {
+		return
+	}
+	s.again = nil
 	d := &delivery{shell: s, records: records, attempt: attempt, open: len(records)}
 	if s.w.script.AnyOrder {
 		d.acked = make([]bool, len(records))
@@ -81,19 +89,42 @@ func (s *partitionShell) run(d *delivery) {
 	d.running = true
 	s.w.check.handlerEntered(d)
 	if s.w.script.AnyOrder {
-		for i := range d.records {
-			if d.halted {
-				break
-			}
-			s.w.check.recordStarted(d, i)
-			pool.later(d, i, s.w.workTime(d))
-		}
-		if d.halted {
-			pool.leave(d)
-		}
+		pool.all(d)
 		return
 	}
 	pool.next(d)
+}
+
+// all begins every record of a handler that settles them in any order.
+func (p *handlerPool) all(d *delivery) {
+	if !p.process.session.hold(d) {
+		return
+	}
+	if d.halted {
+		p.leave(d)
+		return
+	}
+	for i := range d.records {
+		p.w.check.recordStarted(d, i)
+		p.later(d, i, p.w.workTime(d))
+	}
+}
+
+// wakeHeld lets a handler's goroutine that waits for the session look again: its context ended.
+func (p *handlerPool) wakeHeld(d *delivery) {
+	if d.running && d.held {
+		p.w.post(p.box, message{kind: messageHandlerGoesOn, payload: d})
+	}
+}
+
+func (p *handlerPool) goesOn(d *delivery) {
+	switch {
+	case !d.running || !d.held:
+	case p.w.script.AnyOrder:
+		p.all(d)
+	default:
+		p.next(d)
+	}
 }
 
 // workTime is how long one record takes.
@@ -114,6 +145,9 @@ func (p *handlerPool) later(d *delivery, index int, wait time.Duration) {
 
 // next begins the next record of an in-order handler, or returns.
 func (p *handlerPool) next(d *delivery) {
+	if d.current < len(d.records) && (d.held || d.pace.due(d.current, p.w.at)) && !p.process.session.hold(d) {
+		return
+	}
 	if d.halted || d.current == len(d.records) {
 		p.leave(d)
 		return
@@ -124,6 +158,10 @@ func (p *handlerPool) next(d *delivery) {
 
 // cancel ends the context: a handler that looks at it stops at once.
 func (p *handlerPool) cancel(d *delivery) {
+	if d.held {
+		p.wakeHeld(d)
+		return
+	}
 	if !d.running || d.stuck || p.w.script.AnyOrder {
 		return
 	}
@@ -133,6 +171,10 @@ func (p *handlerPool) cancel(d *delivery) {
 }
 
 func (p *handlerPool) receive(m *message) {
+	if m.kind == messageHandlerGoesOn {
+		p.goesOn(m.payload.(*delivery))
+		return
+	}
 	d, index, step := m.payload.(*delivery), int(m.part), m.seq
 	if !d.running || step != d.step {
 		return

@@ -51,6 +51,12 @@ const (
 	MutantOfferAfterRelease
 	// MutantNoDrain lets a partition go while its handler is inside (G5).
 	MutantNoDrain
+	// MutantSessionNotAsked delivers and commits without a look at the session (WOKEN).
+	MutantSessionNotAsked
+	// MutantNoNudge waits an interval before the first heartbeat of a generation (ENTERED).
+	MutantNoNudge
+	// MutantKeyAskedOnce asks the key when a round is queued, not when it is sent (G10).
+	MutantKeyAskedOnce
 	mutantEnd
 )
 
@@ -75,6 +81,9 @@ var mutantNames = [...]struct{ name, breaks string }{
 	MutantNoDrain:            {"no-drain", "G5"},
 	MutantOfferAfterRelease:  {"offer-after-release", "G3"},
 	MutantReplacedEpoch:      {"replaced-epoch-forgotten", "G8"},
+	MutantSessionNotAsked:    {"session-not-asked", "WOKEN"},
+	MutantNoNudge:            {"no-nudge-on-entering", "ENTERED"},
+	MutantKeyAskedOnce:       {"key-asked-once", "G4 G10"},
 }
 
 // String returns the mutant's name.

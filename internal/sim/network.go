@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/troupego/troupe/commit"
+	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
 )
@@ -56,6 +57,8 @@ type call struct {
 	join             rebalance.JoinRequest
 	sync             rebalance.SyncRequest
 	round            *commit.Round
+	key              *capability.Key
+	at               int64
 	part             int
 	epoch            kafka.AssignmentEpoch
 	offset           int64

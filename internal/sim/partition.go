@@ -110,6 +110,7 @@ func (s *partitionShell) receive(m *message) {
 			s.runner = nil
 			s.run(d)
 		}
+		s.pump()
 	case messageDrainWanted:
 		if s.drainUntil == 0 || m.at < s.drainUntil {
 			s.drainUntil = m.at
@@ -241,7 +242,8 @@ func (s *partitionShell) stop() {
 	s.stopped = true
 	s.runner = nil
 	if d := s.delivery; d != nil {
-		d.halted, d.ended = true, true
+		d.halted, d.ended, d.canceled = true, true, true
+		s.process.handlers.wakeHeld(d)
 	}
 	s.w.kill(s.box)
 }

@@ -33,6 +33,7 @@ type process struct {
 	heartbeat *heartbeatShell
 	committer *committerShell
 	handlers  *handlerPool
+	session   session
 	// gates keep G2; they outlive partitions. truths are the checker's.
 	gates  []gate
 	truths []*truth
@@ -50,7 +51,7 @@ type gate struct {
 // start makes a process in a slot and lets its member join.
 func (w *World) start(slot int) *process {
 	w.nextProcess++
-	p := &process{w: w, slot: slot, number: w.nextProcess, seenAlive: -1}
+	p := &process{w: w, slot: slot, number: w.nextProcess, seenAlive: -1, session: session{w: w}}
 	if w.script.Static {
 		p.instance = fmt.Sprintf("instance-%d", slot)
 	}
@@ -167,8 +168,9 @@ type heartbeatShell struct {
 	gen     kafka.Generation
 	busy    *call
 	queue   []*call
-	// enteredAt is for the checker.
+	// enteredAt and asked, whether a heartbeat was sent since, are for the checker.
 	enteredAt int64
+	asked     bool
 }
 
 func newHeartbeatShell(p *process) *heartbeatShell {
@@ -197,8 +199,12 @@ func (h *heartbeatShell) receive(m *message) {
 		}
 	case messageGenerationEntered:
 		h.member, h.gen = m.payload.(string), kafka.Generation(m.gen)
-		h.enteredAt = h.w.at
+		h.enteredAt, h.asked = h.w.at, false
+		h.process.session.begin()
 		h.feed(rebalance.PulseEnter{Generation: h.gen})
+		if h.w.mutant != MutantNoNudge {
+			h.feed(rebalance.PulseNudge{})
+		}
 	case messageGenerationLeft:
 		h.gen = kafka.NoGeneration
 		h.feed(rebalance.PulseLeave{})
@@ -218,11 +224,13 @@ func (h *heartbeatShell) feed(in rebalance.PulseInput) {
 	for _, effect := range effects {
 		switch e := effect.(type) {
 		case rebalance.SendHeartbeat:
+			h.asked = true
 			h.do(&call{
 				api: apiHeartbeat, process: h.process, box: h.box, member: h.member, instance: h.process.instance,
 				gen: e.Generation, sentAt: e.SentAt, deadline: int64(e.Deadline.Sub(epochStart)), broker: h.broker,
 			})
 		case rebalance.SessionLapsed:
+			h.process.session.lapse()
 			h.w.post(h.process.group.box, message{kind: messageSessionLapsed, gen: int32(e.Generation)})
 		}
 	}
@@ -273,6 +281,9 @@ func (h *heartbeatShell) done(c *call) {
 	h.feed(rebalance.PulseAnswered{SentAt: c.sentAt, Err: c.err})
 	if h.w.twice() {
 		h.feed(rebalance.PulseAnswered{SentAt: c.sentAt, Err: c.err})
+	}
+	if c.gen == h.gen && (c.err == nil || errors.Is(c.err, kafka.RebalanceInProgress)) {
+		h.process.session.alive(c.sentAt)
 	}
 	if c.gen == h.gen && c.err != errNoCoordinator {
 		h.w.post(group, message{kind: messageHeartbeatAnswered, gen: int32(c.gen), err: c.err})

@@ -58,6 +58,7 @@ const (
 	messageOwnershipLost
 	messageFlushed
 	messageHandlerStep
+	messageHandlerGoesOn
 )
 
 // message is one message between actors. Which fields are used depends on the kind.

@@ -39,7 +39,7 @@ type Script struct {
 	// StallPermyriad is how often, in ten thousand turns, an actor is held up, and Stall for how long at most.
 	StallPermyriad int
 	Stall          time.Duration
-	// Strict makes violations of what is only counted otherwise: records begun by a process that woke and does not know yet.
+	// Strict makes violations of what is only counted otherwise: what a process that woke cannot know yet (see Stats).
 	Strict bool
 	// Horizon is when faults stop; Faults end at the latest then.
 	Horizon time.Duration

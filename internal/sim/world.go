@@ -12,7 +12,7 @@ import (
 type Violation struct {
 	// Guarantee is its name in the design (G1 ...), or one of STATE (an illegal state or input of a machine), ID (a member id
 	// was lost), SPIN (no time passes) and PROGRESS (the group did not settle once faults had stopped).
-	// Under Script.Strict also WOKEN and ENTERED, see Stats.
+	// WOKEN and ENTERED: a process that woke did what it could have known to be too late.
 	Guarantee string
 	// Text says what happened.
 	Text string
@@ -33,9 +33,11 @@ type Stats struct {
 	Records, Redelivered, Commits, RoundsFailed, Moves int
 	Losses, Abandoned, Stale, Overlaps, Processes      int
 	// Woken counts records that were begun, LateCommits rounds that were sent, when the coordinator had heard nothing for a
-	// session: by a process that just woke and has not looked at its clock yet.
+	// session: by a process that just woke, where the last look at the clock was before the freeze (a handler that is too
+	// fast to look before each record, a round behind a look-up).
 	Woken, LateCommits int
-	// Entered are those of Woken whose generation was entered after waking: the SyncGroup answer had waited meanwhile.
+	// Entered are records and rounds of a generation that was entered after waking, since the SyncGroup answer had waited
+	// meanwhile, while its first heartbeat is not answered.
 	Entered int
 }
 

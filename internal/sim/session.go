@@ -1,0 +1,110 @@
+package sim
+
+import (
+	"slices"
+	"time"
+)
+
+// session is actors/session.go: until when the membership can be trusted. The heartbeat moves that on; whoever delivers,
+// begins a record or sends a round looks at it first.
+type session struct {
+	w *World
+	// until is 0 before the first generation.
+	until int64
+	// lapses counts the sessions that were given up; lapsed is true until the next one begins.
+	lapses int
+	lapsed bool
+	// waiting are actors, held the handlers' goroutines, that wait for a new reason to look again.
+	waiting []*mailbox
+	held    []*delivery
+}
+
+func (s *session) begin() {
+	s.lapsed = false
+	s.until = s.w.at + int64(s.w.script.Session)
+	s.tell()
+}
+
+// alive: a heartbeat that was sent at a time has been answered.
+func (s *session) alive(sentAt time.Time) {
+	if until := int64(sentAt.Sub(epochStart) + s.w.script.Session); !s.lapsed && until > s.until {
+		s.until = until
+		s.tell()
+	}
+}
+
+func (s *session) lapse() {
+	s.lapsed = true
+	s.lapses++
+	s.tell()
+}
+
+func (s *session) tell() {
+	waiting, held := s.waiting, s.held
+	s.waiting, s.held = nil, nil
+	for _, b := range waiting {
+		s.w.post(b, message{kind: messagePlaceFree})
+	}
+	for _, d := range held {
+		s.w.post(d.shell.process.handlers.box, message{kind: messageHandlerGoesOn, payload: d})
+	}
+}
+
+func (s *session) over() bool {
+	return s.until != 0 && s.w.at >= s.until && s.w.mutant != MutantSessionNotAsked
+}
+
+// enter lets an actor begin something; otherwise it gets a messagePlaceFree when there is a new reason to ask again.
+func (s *session) enter(box *mailbox) bool {
+	if !s.over() {
+		return true
+	}
+	if !slices.Contains(s.waiting, box) {
+		s.waiting = append(s.waiting, box)
+	}
+	return false
+}
+
+// hold is session.hold, one turn of its loop at a time: it reports whether a handler may go on. If not, a
+// messageHandlerGoesOn comes when that may have changed; after a lapse only the end of the delivery's context brings it.
+func (s *session) hold(d *delivery) bool {
+	if d.canceled || !d.lost && !s.over() {
+		d.held, d.lost = false, false
+		d.pace.looked = s.w.at
+		return true
+	}
+	if !d.held {
+		d.held, d.lapses = true, s.lapses
+	}
+	d.lost = d.lost || s.lapsed || s.lapses != d.lapses
+	if !d.lost && !slices.Contains(s.held, d) {
+		s.held = append(s.held, d)
+	}
+	return false
+}
+
+// pacer is the pacer of actors/session.go: it says before which records of a delivery the clock is worth a look.
+type pacer struct {
+	next, step int
+	last       int64
+	// looked is when the clock was looked at last, for the checker.
+	looked int64
+}
+
+const (
+	pacerMax  = 16
+	pacerFast = 500 * time.Microsecond
+)
+
+func (p *pacer) due(i int, now int64) bool {
+	if i < p.next {
+		return false
+	}
+	if p.step == 0 || now-p.last > int64(pacerFast) {
+		p.step = 1
+	} else {
+		p.step = min(2*p.step, pacerMax)
+	}
+	p.next, p.last = i+p.step, now
+	return true
+}
