@@ -12,11 +12,12 @@ if [[ -n $unformatted ]]; then
 	printf 'not gofmt-ed:\n%s\n' "$unformatted"
 	failed=1
 fi
-for module in . tools; do
+for module in . bench tools; do
 	if ! (cd "$module" && go mod tidy -diff); then
 		echo "go.mod or go.sum in $module is not tidy"
 		failed=1
 	fi
 done
 go vet ./... || failed=1
+(cd bench && go vet ./...) || failed=1
 exit "$failed"
