@@ -24,10 +24,13 @@ type committer struct {
 	self   *actor.PID
 	group  *actor.PID
 
-	rounds      *commit.Rounds
-	alarm       alarm
-	client      OffsetsClient
-	work        *worker
+	rounds *commit.Rounds
+	alarm  alarm
+	client OffsetsClient
+	work   *worker
+	// reads and reader are the look-ups' own: a commit must not wait behind one that is not answered.
+	reads       *worker
+	reader      OffsetsClient
 	coordinator kafka.Broker
 	stable      bool
 	memberID    string
@@ -85,6 +88,8 @@ func (c *committer) receive(ctx actor.Context, message any) {
 		c.self, c.group = ctx.Self(), ctx.Parent()
 		c.client = c.shared.network.Offsets()
 		c.work = newWorker(c.shared.sys, c.self, &c.shared.workers)
+		c.reader = c.shared.network.Offsets()
+		c.reads = newWorker(c.shared.sys, c.self, &c.shared.workers)
 	case *actor.Stopping:
 		c.alarm.stop()
 		c.lookup.alarm.stop()
@@ -93,6 +98,8 @@ func (c *committer) receive(ctx actor.Context, message any) {
 			c.inFlight()
 		}
 		c.client.Close()
+		c.reads.stop()
+		c.reader.Close()
 	case *workDone:
 		c.receive(ctx, m.worker.finished(m))
 	case *alarmRang:
@@ -106,6 +113,9 @@ func (c *committer) receive(ctx actor.Context, message any) {
 		c.coordinator, c.stable = m.broker, m.stable
 		if c.inFlight != nil && m.stable && m.broker != c.sentTo {
 			c.inFlight() // who was the coordinator may be frozen and never answer
+		}
+		if c.lookup.busy && m.stable && m.broker != c.lookup.sentTo {
+			c.reads.abort()
 		}
 		c.sendUnsent(ctx)
 		c.lookupNext()

@@ -17,6 +17,7 @@ type offsetLookups struct {
 	open     []kafka.TopicPartition
 	alarm    alarm
 	busy     bool
+	sentTo   kafka.Broker
 	failures int
 }
 
@@ -41,11 +42,11 @@ func (c *committer) lookupNext() {
 	if l.busy || l.alarm.set || len(l.open) == 0 || !c.stable {
 		return
 	}
-	l.busy = true
+	l.busy, l.sentTo = true, c.coordinator
 	id, asked, coordinator := l.id, l.open, c.coordinator
 	request := OffsetFetchRequest{GroupID: c.shared.settings.GroupID, MemberID: c.memberID, Generation: c.generation, Partitions: asked}
-	c.work.do(func(call context.Context) any {
-		offsets, err := c.client.FetchOffsets(call, coordinator, request)
+	c.reads.do(func(call context.Context) any {
+		offsets, err := c.reader.FetchOffsets(call, coordinator, request)
 		return &offsetsRead{id: id, coordinator: coordinator, asked: asked, offsets: offsets, err: err}
 	})
 }
@@ -81,8 +82,8 @@ func (c *committer) offsetsRead(ctx actor.Context, m *offsetsRead) {
 	l.failures++
 	delay := min(c.shared.settings.Backoff.Initial<<min(l.failures-1, 16), c.shared.settings.Backoff.Max)
 	err := answer.failed[l.open[0]]
-	// A transaction that is still open on these offsets is no trouble: it is waited for (KIP-447).
-	if !errors.Is(err, kafka.UnstableOffsetCommit) {
+	// A transaction that is still open on these offsets is waited for (KIP-447); one that stays open is trouble.
+	if !errors.Is(err, kafka.UnstableOffsetCommit) || l.failures > unstableQuiet {
 		c.shared.trouble("committed offsets of "+l.open[0].String(), err, delay)
 	}
 	if m.err != nil {
@@ -90,5 +91,8 @@ func (c *committer) offsetsRead(ctx actor.Context, m *offsetsRead) {
 	}
 	l.alarm.setAt(c.shared.sys, c.self, time.Now().Add(delay), true)
 }
+
+// unstableQuiet is for how many tries an open transaction is waited for without a word.
+const unstableQuiet = 6
 
 var errNotAnswered = errors.New("troupe: the broker did not answer for this partition")

@@ -130,7 +130,7 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 	case *metadataAnswered:
 		g.metadataAnswered(ctx, m)
 	case *brokerDoubted:
-		g.refreshSoon()
+		g.brokerDoubted(ctx, m.broker)
 	case *leaderDoubted:
 		g.leaderDoubted(ctx, m)
 	case *replicaPreferred:
@@ -329,6 +329,7 @@ func (g *group) tell(ctx actor.Context, key string, message any) {
 
 func (g *group) sendJoin(ctx actor.Context, e rebalance.SendJoin) {
 	g.joinWork.abort()
+	g.forgetJoins(ctx)
 	g.withCoordinator(ctx, g.shared.settings.RebalanceTimeout, need{
 		ready: func(broker kafka.Broker) {
 			client := g.join

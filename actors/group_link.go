@@ -20,6 +20,15 @@ func (g *group) withCoordinator(ctx actor.Context, limit time.Duration, n need) 
 	g.feedLink(ctx, rebalance.Need{ID: g.nextNeed, Deadline: time.Now().Add(limit)})
 }
 
+// forgetJoins takes back the requests of an earlier join that still wait for the coordinator: two at once would be two
+// rebalances.
+func (g *group) forgetJoins(ctx actor.Context) {
+	for id := range g.needs {
+		delete(g.needs, id)
+		g.feedLink(ctx, rebalance.Cancel{ID: id})
+	}
+}
+
 func (g *group) feedLink(ctx actor.Context, in rebalance.LinkInput) {
 	effects, err := g.link.Step(time.Now(), in)
 	if err != nil {

@@ -189,8 +189,13 @@ func (g *group) metadataAnswered(ctx actor.Context, m *metadataAnswered) {
 	v.failures = 0
 	g.praise(time.Now())
 	g.mergeMetadata(m.metadata)
+	anew := ""                  // a topic owned here that was made anew
 	for _, p := range g.parts { // before a rebalance begins: a partition must know that its topic is another one now
+		before := p.route.topicID
 		g.route(ctx, p)
+		if !before.IsZero() && !p.route.topicID.IsZero() && before != p.route.topicID {
+			anew = p.tp.Topic
+		}
 	}
 	infos := v.infos()
 	queries := v.queries
@@ -199,7 +204,13 @@ func (g *group) metadataAnswered(ctx actor.Context, m *metadataAnswered) {
 		g.feed(ctx, rebalance.TopicsKnown{Seq: q.seq, Partitions: infos})
 	}
 	g.feed(ctx, rebalance.TopicsChanged{Partitions: infos})
-	g.stopIdleFetchers(ctx)
+	if state := g.member.State(); anew != "" && (state == rebalance.StateAssigning || state == rebalance.StateAssigned) {
+		// The group's leader may be a client that does not look at ids.
+		g.feed(ctx, rebalance.Rejoin{Cause: "topic " + anew + " was made anew"})
+	}
+	if g.member.State() == rebalance.StateAssigned { // during a rebalance nothing is owned, and much comes back
+		g.stopIdleFetchers(ctx)
+	}
 	g.requestStarts(ctx)
 	g.nextRefresh()
 }

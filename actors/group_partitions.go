@@ -151,6 +151,7 @@ func (g *group) childStopped(ctx actor.Context, key string) {
 			for _, p := range g.parts {
 				g.route(ctx, p)
 			}
+			return // route may have put a new fetcher of this broker into the map that is ranged over
 		}
 	}
 }

@@ -108,6 +108,17 @@ func (g *group) stopIdleFetchers(ctx actor.Context) {
 	}
 }
 
+// brokerDoubted sends what is read from a replica there back to the leader, and has the metadata refreshed.
+func (g *group) brokerDoubted(ctx actor.Context, broker kafka.Broker) {
+	for _, p := range g.parts {
+		if p.route.replica == broker.ID {
+			p.route.replica = -1
+			g.route(ctx, p)
+		}
+	}
+	g.refreshSoon()
+}
+
 // leaderDoubted takes over a newer leader that a broker named, and has the metadata refreshed.
 func (g *group) leaderDoubted(ctx actor.Context, m *leaderDoubted) {
 	p := g.part(m.tp, m.epoch)

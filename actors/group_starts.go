@@ -3,6 +3,7 @@ package actors
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/asynkron/protoactor-go/actor"
 
@@ -17,6 +18,8 @@ type startQueue struct {
 	id      uint64
 	asked   []kafka.TopicPartition
 	answers map[kafka.TopicPartition]CommittedOffset
+	// anew are topics with a commit of an incarnation that was deleted.
+	anew map[string]bool
 }
 
 func (q *startQueue) add(tp kafka.TopicPartition) {
@@ -57,7 +60,7 @@ func (g *group) requestStarts(ctx actor.Context) {
 		return // the same question is under way
 	}
 	q.id++
-	q.asked, q.answers = ask, make(map[kafka.TopicPartition]CommittedOffset)
+	q.asked, q.answers, q.anew = ask, make(map[kafka.TopicPartition]CommittedOffset), make(map[string]bool)
 	g.tell(ctx, committerKey, &offsetsWanted{id: q.id, partitions: ask})
 }
 
@@ -68,6 +71,10 @@ func (g *group) offsetsFetched(ctx actor.Context, m *offsetsFetched) {
 		return
 	}
 	for tp, answer := range m.offsets {
+		if t := g.metadata.topics[tp.Topic]; t != nil && ofAnotherTopic(answer.Metadata, t.ID) {
+			answer.Offset, answer.LeaderEpoch = kafka.NoOffset, kafka.NoLeaderEpoch
+			q.anew[tp.Topic] = true
+		}
 		q.answers[tp] = answer
 	}
 	byTopic := make(map[string]map[int32]rebalance.Committed)
@@ -95,6 +102,9 @@ func (g *group) offsetsFetched(ctx actor.Context, m *offsetsFetched) {
 
 // others says what is known of the group's commits in the rest of a topic.
 func (q *startQueue) others(topic string) rebalance.GroupCommits {
+	if q.anew[topic] { // the group was here before the topic was made anew: everything in it is new to the group
+		return rebalance.GroupCommitsSome
+	}
 	state := rebalance.GroupCommitsNone
 	for _, tp := range q.asked {
 		if tp.Topic != topic {
@@ -129,4 +139,21 @@ func (g *group) decided(ctx actor.Context, tp kafka.TopicPartition, decision reb
 	if first {
 		g.feed(ctx, rebalance.PartitionStarted{TopicPartition: tp, Epoch: p.epoch})
 	}
+}
+
+// topicMarkPrefix begins the metadata of our commits; the id of the topic follows.
+const topicMarkPrefix = "troupe topic "
+
+// topicMark names the incarnation of the topic that an offset belongs to. Offsets are committed by name, so one may land on
+// a topic that was deleted and made anew meanwhile; whoever reads it there must not start from it.
+func topicMark(id kafka.TopicID) string {
+	if id.IsZero() {
+		return ""
+	}
+	return topicMarkPrefix + id.String()
+}
+
+// ofAnotherTopic reports whether a commit's metadata marks it as another incarnation's. Foreign metadata says nothing.
+func ofAnotherTopic(metadata string, id kafka.TopicID) bool {
+	return !id.IsZero() && strings.HasPrefix(metadata, topicMarkPrefix) && metadata != topicMark(id)
 }

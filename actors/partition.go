@@ -304,6 +304,9 @@ func (p *partition) collect() (fresh int) {
 // offer tells the committer that the contiguous point moved.
 func (p *partition) offer(ctx actor.Context) {
 	offset := p.tracker.Committable()
+	if rewind := p.intake.rewind; rewind != nil { // what lies above is gone from the log, however finished it is
+		offset = min(offset, *rewind)
+	}
 	p.cell.finished.Store(offset)
 	if p.committer == nil || offset == p.offered || p.orphaned || !p.machine.CanCommit() {
 		return
@@ -311,6 +314,7 @@ func (p *partition) offer(ctx actor.Context) {
 	p.offered = offset
 	if p.cell.offer.Swap(&commit.Offset{
 		TopicPartition: p.tp, Epoch: p.epoch, PositionEpoch: p.positionEpoch, Offset: offset, LeaderEpoch: p.tracker.CommittableEpoch(),
+		Metadata: topicMark(p.intake.leader.topicID),
 	}) == nil {
 		ctx.Send(p.committer, &offsetOffered{cell: p.cell})
 	}
@@ -339,7 +343,7 @@ func (p *partition) publish() {
 		how = conditionBackingOff
 	case p.window.Paused():
 		how = conditionWindowFull
-	case p.intake.fetcher == nil || p.intake.reset != nil:
+	case p.intake.fetcher == nil || p.intake.reset != nil || (p.intake.alarm.set && p.intake.failures >= loudAfter):
 		how = conditionWaiting
 	}
 	p.cell.condition.Store(int32(how))

@@ -16,6 +16,9 @@ import (
 	"github.com/troupego/troupe/rebalance"
 )
 
+// loudAfter is after how many failures in a row a partition that looks for its leader is reported, and no longer flows.
+const loudAfter = 3
+
 // maxChunks is how many answers a partition keeps undecoded: one to go on with while the next is on its way.
 const maxChunks = 2
 
@@ -42,6 +45,8 @@ type intake struct {
 	lookupID uint64
 	// rewind is where to go on after the outstanding delivery, when that is before the position; nil for nowhere.
 	rewind *int64
+	// stuck is true when only a new assignment can help.
+	stuck bool
 	// failed is true while a batch cannot be read; alarm is the next try of whatever failed, after failures in a row.
 	failed   bool
 	alarm    alarm
@@ -84,7 +89,7 @@ func (p *partition) startDecided(ctx actor.Context, m *startDecided) {
 
 // startFails stands still, loudly: only a person can say where to start.
 func (p *partition) startFails(offset int64, err error) {
-	p.intake.failed = true
+	p.intake.failed, p.intake.stuck = true, true
 	p.cell.condition.Store(int32(conditionFailed))
 	p.shared.observe(event.PartitionFailed{Member: p.shared.member(), TopicPartition: p.tp, Offset: offset, Err: err})
 	p.shared.logger.Error("partition cannot start", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition), zap.Error(err))
@@ -125,7 +130,7 @@ var errTopicRecreated = errors.New("troupe: the topic was deleted and made anew"
 // want asks for more when there is room. One want is one credit.
 func (p *partition) want(ctx actor.Context) {
 	in := &p.intake
-	if !p.machine.CanDeliver() || in.fetcher == nil || in.wanting || in.alarm.set || in.reset != nil || in.rewind != nil ||
+	if !p.machine.CanDeliver() || in.fetcher == nil || in.wanting || in.stuck || in.alarm.set || in.reset != nil || in.rewind != nil ||
 		in.chunks >= maxChunks {
 		return
 	}
@@ -184,7 +189,11 @@ func (p *partition) fetchFailed(ctx actor.Context, broker kafka.Broker, answer *
 	switch judgeFetch(answer.Err) {
 	case fetchElsewhere:
 		ctx.Send(p.group, &leaderDoubted{tp: p.tp, epoch: p.epoch, leader: answer.CurrentLeader, err: answer.Err})
-		p.retryIntake()
+		if delay := p.retryIntake(); in.failures >= loudAfter { // a move heals by itself; what does not is news
+			p.shared.observe(event.FetchFailed{
+				Member: p.shared.member(), TopicPartition: p.tp, Broker: broker, Offset: in.fetchFrom, Err: answer.Err, RetryIn: delay,
+			})
+		}
 	case fetchOutOfRange:
 		p.outOfRange(ctx)
 	case fetchLater:
@@ -291,6 +300,8 @@ func (p *partition) reposition(ctx actor.Context, offset int64, reason string, e
 		return
 	}
 	in.rewind = &offset
+	p.rewound()
+	p.offer(ctx)
 	if p.handler.delivery == nil {
 		p.rewindNow(ctx)
 		p.pump(ctx)
@@ -309,11 +320,16 @@ func (p *partition) rewindNow(ctx actor.Context) {
 	p.handler.again = nil
 	p.tracker = commit.NewTracker(offset)
 	in.restart(offset)
+	p.rewound()
+	p.cell.committed.Store(kafka.NoOffset)
+	p.offer(ctx)
+}
+
+// rewound begins a new position epoch: lower offsets may be committed again.
+func (p *partition) rewound() {
 	p.positionEpoch++
 	p.cell.positionEpoch.Store(p.positionEpoch)
-	p.cell.committed.Store(kafka.NoOffset)
 	p.offered = kafka.NoOffset
-	p.offer(ctx)
 }
 
 // retryIntake sets the next try, later after each failure in a row.

@@ -80,28 +80,36 @@ func (n *oneNode) stage(t *testing.T, partitions int32, flags ...string) *stage 
 }
 
 // settled returns what is committed for the group once nothing of the given workers, which are dead or frozen, is under
-// way any more. Its second result is the highest offsets they sent: a broker under load may still take one of those.
-func (n *oneNode) settled(t *testing.T, s *stage, workers ...*worker) (committed, sent []int64) {
+// way any more, as far as can be seen.
+func (n *oneNode) settled(t *testing.T, s *stage, workers ...*worker) (committed []int64) {
 	t.Helper()
-	sent = make([]int64, s.partitions)
+	// A commit whose connection broke may be dropped by the broker, so it is waited for, but not demanded.
+	waitFor(2*time.Second, func() bool {
+		committed = s.committed(t)
+		for p, offset := range n.sent(s, workers...) {
+			if committed[p] < offset {
+				return false
+			}
+		}
+		return true
+	})
+	return committed
+}
+
+// sent returns the highest offsets that the workers (a nil one sent nothing) asked to be committed, as far as the tap has passed them on: under load it may still have some that a dead worker wrote.
+func (n *oneNode) sent(s *stage, workers ...*worker) []int64 {
+	sent := make([]int64, s.partitions)
 	for _, w := range workers {
+		if w == nil {
+			continue
+		}
 		for _, frame := range n.tap.sent(w.name, time.Time{}) {
 			for p, offset := range frame.offsets {
 				sent[p] = max(sent[p], offset)
 			}
 		}
 	}
-	// A commit whose connection broke may be dropped by the broker, so it is waited for, but not demanded.
-	waitFor(2*time.Second, func() bool {
-		committed = s.committed(t)
-		for p := range sent {
-			if committed[p] < sent[p] {
-				return false
-			}
-		}
-		return true
-	})
-	return committed, sent
+	return sent
 }
 
 // terminate sends SIGTERM and demands a clean end within the close timeout.
@@ -117,24 +125,25 @@ func killInMidWork(t *testing.T, n *oneNode, kind string) {
 	const kills, perPartition, perLife = 5, 1500, 200
 	s := n.stage(t, 4, "-handler", kind, "-work", "2ms", "-max-records", "50")
 	total := s.fill(t, perPartition)
-	resumed, sent, finished := make([]int64, s.partitions), make([]int64, s.partitions), 0
+	resumed, finished := make([]int64, s.partitions), 0
+	var killed *worker
 	for life := range kills + 1 {
 		w := s.start(t, fmt.Sprintf("%s-%d", kind, life+1))
 		if life == kills {
 			s.nothingLost(t)
 			s.drained(t, w)
-			checkResumption(t, s, w, resumed, sent)
+			checkResumption(t, s, w, resumed, n.sent(s, killed))
 			break
 		}
 		eventually(t, patience, "some records are handled", func() bool { return s.finished(t) >= finished+perLife })
 		w.kill(t)
 		finished = s.finished(t)
 		require.Less(t, finished, total, "it was killed too late")
-		committed, onTheWay := n.settled(t, s, w)
+		committed := n.settled(t, s, w)
 		s.neverPast(t, committed)
-		s.neverPast(t, onTheWay)
-		checkResumption(t, s, w, resumed, sent)
-		resumed, sent = committed, onTheWay
+		s.neverPast(t, n.sent(s, w))
+		checkResumption(t, s, w, resumed, n.sent(s, killed))
+		resumed, killed = committed, w
 		open := 0
 		for _, span := range w.spans(t) {
 			if span.open {
@@ -251,7 +260,7 @@ func freezeBeyondSession(t *testing.T, n *oneNode) {
 	eventually(t, patience, "the first has committed", func() bool { return len(a.handled(t)) > 60 })
 	frozenAt := time.Now()
 	a.signal(t, syscall.SIGSTOP)
-	committed, _ := n.settled(t, s, a)
+	committed := n.settled(t, s, a)
 	for _, p := range s.owned(t)["b"] {
 		committed[p] = 0 // the other goes on
 	}
@@ -338,13 +347,13 @@ func killAllMembers(t *testing.T, n *oneNode) {
 		}
 		require.Less(t, s.finished(t), total, "they were killed too late")
 	}
-	committed, sent := n.settled(t, s, lives[0]...)
+	committed := n.settled(t, s, lives[0]...)
 	s.neverPast(t, committed)
 	s.nothingLost(t)
 	s.drained(t, lives[1]...)
 	for p, first := range s.firstBegun(t, lives[1]...) {
 		assert.GreaterOrEqual(t, first, committed[p], "partition %d goes on", p)
-		assert.LessOrEqual(t, first, max(committed[p], sent[p]), "partition %d goes on", p)
+		assert.LessOrEqual(t, first, max(committed[p], n.sent(s, lives[0]...)[p]), "partition %d goes on", p)
 	}
 	for _, p := range s.repeated(t) {
 		assert.GreaterOrEqual(t, p.offset, committed[p.partition], "%s is repeated although committed", p)

@@ -165,7 +165,7 @@ func (c *checker) trusted(p *process, looked int64, what string) (woken int) {
 	woke := p.wokeAt > 0 && c.w.at-p.wokeAt <= int64(4*time.Second)
 	name := "G4"
 	switch {
-	case woke && h.enteredAt >= p.wokeAt && h.pulse.State() == rebalance.PulseBeating:
+	case p.wokeAt > 0 && h.enteredAt >= p.wokeAt && h.pulse.State() == rebalance.PulseBeating && (woke || !h.answered):
 		name = "ENTERED"
 		if h.asked && !c.w.script.Strict {
 			c.w.stats.Entered++
@@ -203,12 +203,22 @@ func (c *checker) handlerEntered(d *delivery) {
 			c.w.violate("G2", fmt.Sprintf("%s: two handlers at once in process %d", tpOf(part), d.shell.process.number))
 		}
 		c.w.stats.Overlaps++
-		if !other.ended && c.present(other.shell.process) && c.present(d.shell.process) {
+		if other.ended || !c.present(other.shell.process) || !c.present(d.shell.process) {
+			continue
+		}
+		if (unheard(d.shell) || unheard(other.shell)) && !c.w.script.Strict {
+			c.w.stats.Unheard++
+		} else {
 			c.w.violate("G2", fmt.Sprintf("%s: handled by processes %d and %d, both in generation %d", tpOf(part),
 				other.shell.process.number, d.shell.process.number, c.w.coordinator.generation))
 		}
 	}
 	c.inside[part] = append(c.inside[part], d)
+}
+
+// unheard reports whether a partition was lost and its actor, held up, has not had its turn to hear of it.
+func unheard(s *partitionShell) bool {
+	return slices.ContainsFunc(s.box.queue[s.box.head:], func(m message) bool { return m.kind == messageOwnershipLost })
 }
 
 // present reports whether a process is in the group's present generation and knows it.

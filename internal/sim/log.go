@@ -2,6 +2,7 @@ package sim
 
 import (
 	"sort"
+	"time"
 
 	"github.com/troupego/troupe/pkg/kafka"
 )
@@ -81,6 +82,9 @@ func (w *World) produce(part int) {
 	}
 	if len(l.records) < w.script.Records {
 		gap := int64(w.script.Horizon) * 8 / int64(w.script.Records+1)
+		if !w.faulty {
+			gap = min(gap, int64(time.Second)) // so that the group can settle in time
+		}
 		w.timeline.push(w.at+w.rng.Int64N(gap+1), eventProduce, int64(part), nil)
 	}
 }

@@ -168,9 +168,9 @@ type heartbeatShell struct {
 	gen     kafka.Generation
 	busy    *call
 	queue   []*call
-	// enteredAt and asked, whether a heartbeat was sent since, are for the checker.
-	enteredAt int64
-	asked     bool
+	// enteredAt, and whether a heartbeat was sent and answered since, are for the checker.
+	enteredAt       int64
+	asked, answered bool
 }
 
 func newHeartbeatShell(p *process) *heartbeatShell {
@@ -199,7 +199,7 @@ func (h *heartbeatShell) receive(m *message) {
 		}
 	case messageGenerationEntered:
 		h.member, h.gen = m.payload.(string), kafka.Generation(m.gen)
-		h.enteredAt, h.asked = h.w.at, false
+		h.enteredAt, h.asked, h.answered = h.w.at, false, false
 		h.process.session.begin()
 		h.feed(rebalance.PulseEnter{Generation: h.gen})
 		if h.w.mutant != MutantNoNudge {
@@ -277,6 +277,9 @@ func (h *heartbeatShell) done(c *call) {
 	}
 	if c.err != nil && c.err != errNoCoordinator {
 		h.w.post(group, message{kind: messageCoordinatorDoubted, seq: uint64(c.broker), err: c.err})
+	}
+	if _, coded := errors.AsType[kafka.ErrorCode](c.err); c.gen == h.gen && (c.err == nil || coded) {
+		h.answered = true
 	}
 	h.feed(rebalance.PulseAnswered{SentAt: c.sentAt, Err: c.err})
 	if h.w.twice() {

@@ -39,6 +39,8 @@ type Stats struct {
 	// Entered are records and rounds of a generation that was entered after waking, since the SyncGroup answer had waited
 	// meanwhile, while its first heartbeat is not answered.
 	Entered int
+	// Unheard are overlaps of two members of which one has lost the partition, and its partition actor has not heard yet.
+	Unheard int
 }
 
 // Add adds another run's figures.
@@ -58,6 +60,7 @@ func (s *Stats) Add(o Stats) {
 	s.Woken += o.Woken
 	s.Entered += o.Entered
 	s.LateCommits += o.LateCommits
+	s.Unheard += o.Unheard
 	s.Processes += o.Processes
 }
 

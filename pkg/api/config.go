@@ -105,9 +105,10 @@ type Config struct {
 	// ResumeBelow is below how many records in transit a partition that has reached MaxInTransit is delivered again. No
 	// Kafka property. Default half of MaxInTransit. Below MaxInTransit.
 	ResumeBelow int
-	// MemoryBudget is how many bytes of fetched and undelivered records the member holds, over all partitions: compressed
-	// while they wait, decompressed when their turn comes. A single batch that is larger passes when nothing else is held. No
-	// Kafka property. Default 256 MiB, or FetchMaxBytes where that is more. At least FetchMaxBytes.
+	// MemoryBudget bounds what is fetched: a fetch goes out when its bytes fit beside what the member holds already, over all
+	// partitions. A single batch that is larger passes when nothing else is held. What a batch grows by when it is
+	// decompressed counts, too, but is not refused: at most one batch of each partition. No Kafka property. Default 256
+	// MiB, or FetchMaxBytes where that is more. At least FetchMaxBytes.
 	MemoryBudget int64
 
 	// FetchMinBytes is how many bytes a broker waits for before it answers a fetch, FetchMaxWait at most (fetch.min.bytes).
