@@ -78,6 +78,8 @@ type cell struct {
 	delivery    atomic.Pointer[Delivery]
 	// offer is the latest offset offered that the committer has not taken.
 	offer atomic.Pointer[commit.Offset]
+	// lost is set by the group the moment that ownership is lost: the partition may be busy and hear of it late.
+	lost atomic.Bool
 	// positionEpoch outlives the partition actor's incarnations, as the committer's view of the epoch does.
 	positionEpoch atomic.Uint32
 }
@@ -88,6 +90,14 @@ func newCell(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) *cell {
 		offset.Store(kafka.NoOffset)
 	}
 	return c
+}
+
+// lose stops deliveries at once, before the partition has heard that it is lost.
+func (c *cell) lose() {
+	c.lost.Store(true)
+	if d := c.delivery.Load(); d != nil {
+		d.halt()
+	}
 }
 
 func (c *cell) stats() PartitionStats {

@@ -53,7 +53,9 @@ type group struct {
 	starts   startQueue
 
 	// leaveSeq is the LeaveGroup that is asked for; praised is when the children were last told that they do well.
-	leaveSeq     uint64
+	leaveSeq uint64
+	// syncSent is when the last SyncGroup was sent: the session of its generation counts from there.
+	syncSent     time.Time
 	praised      time.Time
 	releaseAlarm alarm
 	closing      bool
@@ -346,6 +348,7 @@ func (g *group) sendSync(ctx actor.Context, e rebalance.SendSync) {
 	g.withCoordinator(ctx, g.shared.settings.RebalanceTimeout, need{
 		ready: func(broker kafka.Broker) {
 			client := g.join
+			g.syncSent = time.Now()
 			g.joinWork.do(func(c context.Context) any {
 				response, err := client.Sync(c, broker, e.Request)
 				return &syncAnswered{broker: broker, answer: rebalance.SyncAnswered{Seq: e.Seq, Response: response, Err: err}}
@@ -359,7 +362,7 @@ func (g *group) enterGeneration(ctx actor.Context, e rebalance.EnterGeneration) 
 	g.held, g.memberID, g.generation = false, e.MemberID, e.Generation
 	g.shared.board.entered(e.Leader)
 	g.metadata.watch(e.Leader, e.Topics)
-	entered := &generationEntered{generation: e.Generation, memberID: e.MemberID}
+	entered := &generationEntered{generation: e.Generation, memberID: e.MemberID, since: g.syncSent}
 	g.tell(ctx, heartbeatKey, entered)
 	g.tell(ctx, committerKey, entered)
 	g.join.Close() // the next rebalance makes a connection of its own
@@ -461,7 +464,7 @@ func (g *group) childRespawned(ctx actor.Context, o supervisor.ChildRespawned) {
 	case heartbeatKey, committerKey:
 		ctx.Send(o.PID, &coordinatorKnown{broker: g.broker, stable: g.stable})
 		if g.generation != kafka.NoGeneration {
-			ctx.Send(o.PID, &generationEntered{generation: g.generation, memberID: g.memberID})
+			ctx.Send(o.PID, &generationEntered{generation: g.generation, memberID: g.memberID, since: g.syncSent})
 		}
 		if o.Key == committerKey {
 			g.committerRespawned(ctx, o.PID)

@@ -206,6 +206,7 @@ func (g *group) lose(ctx actor.Context, e rebalance.LosePartitions) {
 			continue
 		}
 		p.phase = partLeaving
+		p.cell.lose()
 		g.starts.remove(p.tp)
 		g.tell(ctx, committerKey, &partitionFenced{tp: p.tp, epoch: p.epoch})
 		pid := g.Lookup(p.key)

@@ -84,7 +84,7 @@ func (h *heartbeat) receive(ctx actor.Context, message any) {
 		}
 	case *generationEntered:
 		h.memberID, h.generation = m.memberID, m.generation
-		h.shared.session.begin(time.Now())
+		h.shared.session.begin(m.since)
 		h.feed(ctx, rebalance.PulseEnter{Generation: m.generation})
 		// At once: in a process that was frozen, the answer that brought the generation may have waited for long.
 		h.feed(ctx, rebalance.PulseNudge{})

@@ -101,6 +101,8 @@ type generationEntered struct {
 	silent
 	generation kafka.Generation
 	memberID   string
+	// since is when it is known to have been joined at the latest: in a frozen process the answer may be old.
+	since time.Time
 }
 
 // generationLeft: group -> heartbeat, committer: membership is gone.

@@ -123,7 +123,7 @@ func (p *partition) tellLost(ctx actor.Context, cause error) {
 // more than the window has room for. One delivery is outstanding at a time.
 func (p *partition) deliverNext(ctx actor.Context) {
 	h := &p.handler
-	if !p.machine.CanDeliver() || h.delivery != nil || !h.up || h.stopped || h.alarm.set || p.tracker == nil {
+	if !p.machine.CanDeliver() || p.cell.lost.Load() || h.delivery != nil || !h.up || h.stopped || h.alarm.set || p.tracker == nil {
 		return
 	}
 	p.window.Update(p.tracker.InTransit())
@@ -154,6 +154,9 @@ func (p *partition) deliver(ctx actor.Context, records []kafka.Record, attempt i
 	d.notify = func() { root.Send(self, &ackSignal{delivery: d}) }
 	p.handler.delivery = d
 	p.cell.delivery.Store(d)
+	if p.cell.lost.Load() { // meanwhile
+		d.halt()
+	}
 	if attempt > 1 {
 		p.cell.redelivered.Add(uint64(len(records)))
 	}
