@@ -350,18 +350,11 @@ func (p *partition) intakeRetry(ctx actor.Context) {
 	p.pump(ctx)
 }
 
-// worthCalling is how many records make a delivery that costs less than copying them together with others would.
-const worthCalling = 32
-
 // takeRecords returns up to limit records to deliver. They come out of one batch without copying when it has at least half
-// of them; smaller batches, as a producer makes that does not linger, are copied together. A function that takes record
-// by record has nothing of that but fewer deliveries, so there only crumbs are.
+// of them; smaller batches, as a producer makes that does not linger, are copied together: a delivery costs more than that.
 func (p *partition) takeRecords(ctx actor.Context, limit int) []kafka.Record {
 	records := p.takePart(ctx, limit)
 	enough := (limit + 1) / 2
-	if p.registration.Record != nil {
-		enough = min(enough, worthCalling)
-	}
 	if len(records) == 0 || len(records) >= enough {
 		return records
 	}
