@@ -125,18 +125,13 @@ func runMutants(seed uint64, count int, keep, only string) error {
 		if only != "" && mutant.String() != only {
 			continue
 		}
-		caught, script, histories := sim.Hunt(mutant, seed, count)
-		switch {
-		case caught == nil:
+		caught, script, histories := hunt(mutant, seed, count)
+		if caught == nil {
 			missed++
 			fmt.Printf("%-28s NOT CAUGHT in %d histories\n", mutant, histories)
 			continue
-		case !mutant.Breaks(caught.Guarantee):
-			missed++
-			fmt.Printf("%-28s caught after %d histories, but as %v\n", mutant, histories, caught)
-		default:
-			fmt.Printf("%-28s caught after %d histories: %v\n", mutant, histories, caught)
 		}
+		fmt.Printf("%-28s caught after %d histories: %v\n", mutant, histories, caught)
 		if keep != "" {
 			if err := write(keep, script, caught, "mutant-"+mutant.String()); err != nil {
 				return err
@@ -147,6 +142,24 @@ func runMutants(seed uint64, count int, keep, only string) error {
 		return fmt.Errorf("%d mutants were not caught (seed %d)", missed, seed)
 	}
 	return nil
+}
+
+// hunt looks until a mutant is caught at the guarantee it breaks. That it does harm elsewhere first, such as standing still,
+// is told and not enough.
+func hunt(mutant sim.Mutant, seed uint64, count int) (*sim.Violation, sim.Script, int) {
+	done := 0
+	for done < count {
+		caught, script, histories := sim.Hunt(mutant, seed+uint64(done), count-done)
+		done += histories
+		if caught == nil {
+			break
+		}
+		if mutant.Breaks(caught.Guarantee) {
+			return caught, script, done
+		}
+		fmt.Printf("%-28s seen after %d histories as %v\n", mutant, done, caught)
+	}
+	return nil, sim.Script{}, done
 }
 
 func report(s *sim.Stats, took time.Duration) {
