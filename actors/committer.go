@@ -209,6 +209,9 @@ func (c *committer) run(ctx actor.Context, effect commit.Effect) {
 }
 
 func (c *committer) roundFailed(e commit.RoundFailed) {
+	if _, keyGone := errors.AsType[*capability.MisuseError](e.Err); keyGone {
+		return // it was never sent: the key was recalled meanwhile, and its offsets go into the next round
+	}
 	partitions := slices.SortedFunc(maps.Keys(e.Partitions), kafka.TopicPartition.Compare)
 	err := e.Err
 	for _, tp := range partitions {

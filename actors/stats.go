@@ -24,7 +24,7 @@ type Stats struct {
 	Rebalances uint64
 	// StaleAcks counts acknowledgments of an ownership or delivery that had ended.
 	StaleAcks uint64
-	// StaleMessages counts messages between actors dropped because their epoch had ended.
+	// StaleMessages counts messages between actors dropped because their epoch, or the actor they were for, had ended.
 	StaleMessages uint64
 	// MemoryHeld is the bytes of fetched records held.
 	MemoryHeld int64

@@ -107,6 +107,7 @@ func (t *Tree) Err() error {
 func (t *Tree) Stats() Stats {
 	stats := t.shared.board.stats()
 	stats.MemoryHeld = t.shared.memory.held()
+	stats.StaleMessages += uint64(t.shared.sys.droppedMessages())
 	return stats
 }
 
