@@ -314,3 +314,7 @@ func (r *fakeReader) Next(from int64) (Slab, error) {
 	}
 	return slab, nil
 }
+
+func (r *fakeReader) NextBytes() int { return 0 }
+
+func (r *fakeReader) Close() {}

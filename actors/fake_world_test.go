@@ -50,7 +50,7 @@ func inTree(t *testing.T, f func(w *treeWorld)) {
 		w.settings = Settings{
 			GroupID: "billing", SessionTimeout: 10 * time.Second, HeartbeatInterval: time.Second, RebalanceTimeout: 30 * time.Second,
 			DrainTimeout: 10 * time.Second, CloseTimeout: 20 * time.Second, Assignors: []rebalance.Assignor{rebalance.Range()},
-			Reset: rebalance.ResetEarliest, MaxInTransit: 100, ResumeBelow: 50, MemoryBudget: 1 << 20, FetchMinBytes: 1,
+			MaxInTransit: 100, ResumeBelow: 50, MemoryBudget: 1 << 20, FetchMinBytes: 1,
 			FetchMaxBytes: 1 << 16, PartitionMaxBytes: 1 << 12, MaxBatchBytes: 1 << 20, FetchMaxWait: 500 * time.Millisecond,
 			MetadataMaxAge: time.Minute, Backoff: supervisor.Backoff{Initial: 100 * time.Millisecond, Max: time.Second},
 			TreeRestart: tree.WithDefaults(), Seed: 1,

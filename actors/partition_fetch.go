@@ -213,7 +213,7 @@ func (p *partition) outOfRange(ctx actor.Context) {
 	if p.intake.leader.follower {
 		source = rebalance.FromFollower
 	}
-	switch d := rebalance.DecideOutOfRange(p.tp, p.intake.fetchFrom, source, p.shared.settings.Reset).(type) {
+	switch d := rebalance.DecideOutOfRange(p.tp, p.intake.fetchFrom, source, p.registration.Reset).(type) {
 	case rebalance.AskLeader:
 		p.retryIntake() // the leader may send us to the same follower again
 		ctx.Send(p.group, &replicaPreferred{tp: p.tp, epoch: p.epoch, broker: -1})

@@ -3,6 +3,7 @@ package actors
 import (
 	"context"
 
+	"github.com/troupego/troupe/internal/buffer"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
 )
@@ -199,6 +200,11 @@ type Chunk struct {
 	Aborted []AbortedTransaction
 	// MaxBatchBytes is the cap on one batch's decompressed size.
 	MaxBatchBytes int
+	// Recycle asks for slabs whose memory can be given back. It is set by whoever takes the chunk, before Decode.
+	Recycle bool
+	// Buffer is the memory that Data lies in, shared with other chunks; nil when it is not to be given back. The reader of
+	// a chunk with Recycle gives its part back when it is closed, or at its end, and every slab made of it is recycled.
+	Buffer buffer.Memory
 }
 
 // AbortedTransaction is one aborted transaction: its records from FirstOffset to its abort marker are not delivered.
@@ -213,6 +219,11 @@ type ChunkReader interface {
 	// batch is left, *kafka.PartialBatchError when the chunk holds only a part of one batch, and *kafka.BatchError for one
 	// that cannot be read (then every further call returns it again).
 	Next(from int64) (Slab, error)
+	// NextBytes returns how much memory the next slab will take, as Slab.Bytes counts it, judged by what can be seen
+	// without decompressing: never less than that when known, 0 when it cannot be known.
+	NextBytes() int
+	// Close lets go of what was not read. It may be called again, and after the end.
+	Close()
 }
 
 // Slab is the records of one batch. They belong to whoever holds them.
@@ -228,6 +239,9 @@ type Slab struct {
 	Bytes int
 	// Consumed is how many of the chunk's bytes were used up for it: the batch, counted with its first slab.
 	Consumed int
+	// Memory is what the records lie in, nil unless the chunk had Recycle. Recycle is called at most once, when nobody can
+	// read the records any more; never calling it leaves them to the garbage collector.
+	Memory buffer.Memory
 }
 
 // LookupClient asks one broker for offsets.

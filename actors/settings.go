@@ -2,11 +2,13 @@ package actors
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 	"go.uber.org/zap"
 
+	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
@@ -24,18 +26,68 @@ type BatchHandler func(ctx context.Context, records []kafka.Record) error
 // ActorProducer makes the user's own actor for one partition. It is called for every assignment and every restart.
 type ActorProducer func(partition kafka.TopicPartition) actor.Actor
 
-// Registration says who handles the records of some topics. Exactly one of Record, Batch and Actor is set.
+// AsyncHandler is given one record at a time and acknowledges it later, through the delivery, from any goroutine and in
+// any order. A panic refuses the record, like Nack.
+type AsyncHandler func(ctx context.Context, delivery *RecordDelivery)
+
+// KeyFunc returns what orders a record under OrderKey, in place of the record's key; nil is the class of records without a
+// key. It must be a pure function of the record and safe from any goroutine.
+type KeyFunc func(record *kafka.Record) []byte
+
+// Order says which records of one partition may be handled at the same time.
+type Order uint8
+
+const (
+	// OrderPartition: none; records come one after the other, in offset order.
+	OrderPartition Order = iota
+	// OrderKey: those of different keys. Records of one key come one after the other, in offset order.
+	OrderKey
+	// OrderNone: any.
+	OrderNone
+)
+
+// String returns the word for an order.
+func (o Order) String() string {
+	switch o {
+	case OrderPartition:
+		return "partition"
+	case OrderKey:
+		return "key"
+	case OrderNone:
+		return "none"
+	}
+	return fmt.Sprintf("Order(%d)", uint8(o))
+}
+
+// Registration says who handles the records of some topics. Exactly one of Record, Batch, Async and Actor is set.
 type Registration struct {
 	// Topics are handled alike; each topic is in one registration only.
 	Topics []string
 	Record RecordHandler
 	Batch  BatchHandler
+	Async  AsyncHandler
 	Actor  ActorProducer
+	// Order is the engine. Workers is how many handlers run at once over all partitions of the registration, at least 1;
+	// without meaning under OrderPartition.
+	Order   Order
+	Workers int
+	// KeyFunc is nil for the record's key.
+	KeyFunc KeyFunc
 	// MaxRecords is the most records of one delivery (max.poll.records, KIP-41), at least 1.
 	MaxRecords int
+	// MaxWait is how long a batch that is not full waits for more records; 0 for not at all.
+	MaxWait time.Duration
+	// Recycle gives the memory of records back when they are acknowledged: they must not be kept.
+	Recycle bool
+	// Reset says where a partition of these topics starts that has no usable position.
+	Reset rebalance.ResetPolicy
 	// Restart is the restart policy of these handlers.
 	Restart supervisor.Policy
 }
+
+// PositionsFunc returns where partitions start whose offsets are kept outside of Kafka: the next offset to read. A partition
+// that is missing in the answer starts by the reset policy. It may block until ctx ends.
+type PositionsFunc func(ctx context.Context, partitions []kafka.TopicPartition) (map[kafka.TopicPartition]int64, error)
 
 // Settings is what one tree runs on. pkg/api makes it from the user's Config and has checked every bound; zero values have
 // no meaning here.
@@ -52,8 +104,17 @@ type Settings struct {
 	CloseTimeout      time.Duration
 
 	Assignors []rebalance.Assignor
-	Reset     rebalance.ResetPolicy
 	Isolation kafka.IsolationLevel
+
+	// Strategy says when finished offsets are committed.
+	Strategy commit.Strategy
+	// OffsetMap puts what is finished beyond the committed offset into the commit's metadata.
+	OffsetMap bool
+	// BlockedAfter is after how long a partition whose committed offset stands still, although records beyond it are
+	// finished, is reported.
+	BlockedAfter time.Duration
+	// Positions says where partitions start when offsets are kept outside of Kafka; nil for the committed offsets.
+	Positions PositionsFunc
 
 	// MaxInTransit and ResumeBelow are records per partition.
 	MaxInTransit int

@@ -139,7 +139,7 @@ func TestTree_OutOfRangeGoesToTheStartOfTheLogAndDeliversWhatWasFetched(t *testi
 func TestTree_AfterAResetTheOldLeaderEpochSaysNothing(t *testing.T) {
 	inTree(t, func(w *treeWorld) {
 		w.c.topic("orders", 1, 10)
-		w.settings.Reset = rebalance.ResetLatest
+		w.settings.Registrations[0].Reset = rebalance.ResetLatest
 		w.c.with(func() {
 			l := w.c.log(at(0))
 			l.start, l.end, l.epoch, l.offsets = 5000, 9000, 9, nil
@@ -162,7 +162,7 @@ func TestTree_AfterAResetTheOldLeaderEpochSaysNothing(t *testing.T) {
 func TestTree_OutOfRangeWithoutAPolicyStandsStillVisibly(t *testing.T) {
 	inTree(t, func(w *treeWorld) {
 		w.c.topic("orders", 2, 10)
-		w.settings.Reset = rebalance.ResetNone
+		w.settings.Registrations[0].Reset = rebalance.ResetNone
 		w.c.with(func() {
 			w.c.committed[at(0)] = CommittedOffset{Offset: 100}
 			w.c.committed[at(1)] = CommittedOffset{Offset: 3}

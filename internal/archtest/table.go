@@ -69,7 +69,7 @@ var Table = []Row{
 		// Of actors it may use the port types; that they are ports is for the reviewer, that no arrow points back is not.
 		// Of franz-go it may use the frames, never the client.
 		Path:    "internal/wire",
-		Project: []string{"pkg/kafka", "rebalance", "commit", "actors"},
+		Project: []string{"pkg/kafka", "rebalance", "commit", "internal/buffer", "actors"},
 		Outside: []string{
 			sarama, kmsg, "github.com/klauspost/compress", "github.com/pierrec/lz4", "github.com/golang/snappy",
 			"github.com/eapache/go-xerial-snappy", "github.com/rcrowley/go-metrics", "golang.org/x/net/proxy",

@@ -92,6 +92,12 @@ func (r *chunkReader) Next(from int64) (actors.Slab, error) {
 	return slab, nil
 }
 
+// NextBytes implements actors.ChunkReader.
+func (r *chunkReader) NextBytes() int { return 0 }
+
+// Close implements actors.ChunkReader.
+func (r *chunkReader) Close() {}
+
 // fail makes err the answer to this and every further call and lets go of the bytes.
 func (r *chunkReader) fail(err error) (actors.Slab, error) {
 	r.err = err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/troupego/troupe/actors"
 	"github.com/troupego/troupe/rebalance"
 	"github.com/troupego/troupe/supervisor"
 )
@@ -170,7 +171,7 @@ func timeRules(given, c, sound *Config) []rule {
 			rule{"DrainTimeout", c.DrainTimeout, c.DrainTimeout <= most || most < minDuration,
 				fmt.Sprintf("at most %v (RebalanceTimeout - HeartbeatInterval - %v)", most, drainReserve)})
 	}
-	return append(rules, between("CloseTimeout", c.CloseTimeout, minDuration))
+	return append(rules, between("CloseTimeout", c.CloseTimeout, minDuration), between("BlockedAfter", c.BlockedAfter, minDuration))
 }
 
 func checkAssignors(assignors []rebalance.Assignor) []Problem {
@@ -290,10 +291,10 @@ func (r *Registration) problem(part, value, want string) Problem {
 // check returns all that is wrong with one registration; seen maps each topic to the registration that has it already.
 func (r *Registration) check(sound *Config, seen map[string]string) []Problem {
 	if r.kind == "" {
-		return []Problem{r.problem("", "", "one made by Handle, HandleBatch or HandleActor")}
+		return []Problem{r.problem("", "", "one made by Handle, HandleBatch, HandleAsync or HandleActor")}
 	}
 	var problems []Problem
-	if r.record == nil && r.batch == nil && r.actor == nil {
+	if r.record == nil && r.batch == nil && r.async == nil && r.actor == nil {
 		problems = append(problems, r.problem("handler", "nil", "a function"))
 	}
 	if r.nilOptions > 0 {
@@ -314,6 +315,10 @@ func (r *Registration) check(sound *Config, seen map[string]string) []Problem {
 	}
 	if n := r.maxRecords; n != nil && (*n < 1 || *n > sound.MaxInTransit) {
 		problems = append(problems, r.problem("MaxRecords", strconv.Itoa(*n), fmt.Sprintf("from 1 to MaxInTransit (%d)", sound.MaxInTransit)))
+	}
+	problems = append(problems, r.flawed...)
+	if r.keyFunc != nil && r.order != actors.OrderKey {
+		problems = append(problems, r.problem("OrderBy", "", "KeyOrder beside it"))
 	}
 	if r.restart != nil {
 		problems = append(problems, checkPolicy(r.String()+".Restart", *r.restart)...)

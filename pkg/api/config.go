@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
 	"github.com/troupego/troupe/supervisor"
@@ -99,6 +100,19 @@ type Config struct {
 	// IsolationLevel says which records of transactions are delivered (isolation.level). Default ReadCommitted.
 	IsolationLevel IsolationLevel
 
+	// CommitStrategy says when finished offsets are committed. Default commit.Opportunistic(): at once, and then at least
+	// 200 ms apart (auto.commit.interval.ms of other clients is 5 s). See package commit for the others, and for what a
+	// strategy of your own must keep to. Whatever it says, offsets are committed when a partition is given up and on Close,
+	// commit.Manual() excepted.
+	CommitStrategy commit.Strategy
+	// OffsetMap puts what is finished beyond the committed offset into the commit's metadata, so that after a restart, or at
+	// the partition's next owner, only unfinished records come again. It is left out where it would not fit into the
+	// broker's offset.metadata.max.bytes (4096). No Kafka property. Default false.
+	OffsetMap bool
+	// BlockedAfter is after how long an event.CommitBlocked reports a partition whose committed offset stands still although
+	// records beyond it are finished. No Kafka property. Default 10 s.
+	BlockedAfter time.Duration
+
 	// MaxInTransit is the most records of one partition that are delivered and not yet below the contiguous finished point:
 	// what may be delivered twice after a crash. No Kafka property. Default 10,000; from 1 to 1,000,000.
 	MaxInTransit int
@@ -161,6 +175,7 @@ const (
 	defaultDrainTimeout      = 30 * time.Second
 	defaultCloseTimeout      = 30 * time.Second
 	defaultMaxInTransit      = 10_000
+	defaultBlockedAfter      = 10 * time.Second
 	defaultMemoryBudget      = 256 << 20
 	defaultFetchMinBytes     = 1
 	defaultFetchMaxWait      = 500 * time.Millisecond
@@ -198,6 +213,10 @@ func (c Config) withDefaults() Config {
 	if len(c.Assignors) == 0 {
 		c.Assignors = []rebalance.Assignor{rebalance.Range()}
 	}
+	if c.CommitStrategy == nil {
+		c.CommitStrategy = commit.Opportunistic()
+	}
+	fill(&c.BlockedAfter, defaultBlockedAfter)
 	fill(&c.MaxInTransit, defaultMaxInTransit)
 	fill(&c.ResumeBelow, c.MaxInTransit/2)
 	if c.MemoryBudget == 0 {

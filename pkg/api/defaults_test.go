@@ -31,7 +31,7 @@ func TestZeroFieldsMeanTheirDocumentedDefaults(t *testing.T) {
 		{"CloseTimeout", got.CloseTimeout, 30 * time.Second},
 		{"len(Assignors)", len(got.Assignors), 1},
 		{"Assignors[0]", got.Assignors[0].Name(), "range"},
-		{"Reset", got.Reset, rebalance.ResetEarliest},
+		{"Reset", got.Registrations[0].Reset, rebalance.ResetEarliest},
 		{"Isolation", got.Isolation, kafka.ReadCommitted},
 		{"MaxInTransit", got.MaxInTransit, 10_000},
 		{"ResumeBelow", got.ResumeBelow, 5_000},

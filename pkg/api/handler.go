@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/troupego/troupe/actors"
 	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
 	"github.com/troupego/troupe/supervisor"
 )
 
@@ -27,6 +29,12 @@ type Handler func(ctx context.Context, record *kafka.Record) error
 // of them; an error or a panic restarts the handler and delivers all of them again. For the rest see [Handler].
 type BatchHandler func(ctx context.Context, records []kafka.Record) error
 
+// AsyncHandler is given one record at a time, returns at once, and acknowledges the record later through the delivery,
+// from any goroutine and in any order. It is called with the records of a delivery one after the other; the next delivery
+// of the partition (or of the key, see [KeyOrder]) comes when every record of this one has its Ack or Nack. A record that
+// was refused comes again. A panic refuses the record. For the context see [Handler]: it lives until the delivery ends.
+type AsyncHandler func(ctx context.Context, delivery *actors.RecordDelivery)
+
 // Middleware wraps a handler, to do something before and after each record. It is called once, in Spawn; the handler it
 // returns is used for every partition at the same time.
 type Middleware func(Handler) Handler
@@ -37,7 +45,8 @@ type BatchMiddleware func(BatchHandler) BatchHandler
 // Topics is what a registration is for: one topic, or several that are handled alike.
 type Topics interface{ string | []string }
 
-// Registration says who handles the records of some topics. [Handle], [HandleBatch] and [HandleActor] make one; its zero
+// Registration says who handles the records of some topics. [Handle], [HandleBatch], [HandleAsync] and
+// [HandleActor] make one; its zero
 // value is an error in Spawn. It may be given to several Spawns.
 type Registration struct {
 	// kind is the name of the function that made it.
@@ -45,11 +54,20 @@ type Registration struct {
 	topics     []string
 	record     Handler
 	batch      BatchHandler
+	async      AsyncHandler
 	actor      actors.ActorProducer
+	order      actors.Order
+	workers    int
+	keyFunc    func(*kafka.Record) []byte
 	maxRecords *int
+	maxWait    time.Duration
+	recycle    bool
+	reset      *rebalance.ResetPolicy
 	restart    *supervisor.Policy
-	use        []Middleware
-	useBatch   []BatchMiddleware
+	// flawed are options that were given wrong values.
+	flawed   []Problem
+	use      []Middleware
+	useBatch []BatchMiddleware
 	// nilOptions counts options that were nil.
 	nilOptions int
 }
@@ -81,6 +99,19 @@ func HandleBatch[T Topics](topics T, handler BatchHandler, options ...BatchOptio
 			continue
 		}
 		option.applyBatch(&r)
+	}
+	return r
+}
+
+// HandleAsync registers a function that is called with each record and acknowledges it later; see [AsyncHandler].
+func HandleAsync[T Topics](topics T, handler AsyncHandler, options ...AsyncOption) Registration {
+	r := Registration{kind: "HandleAsync", topics: topicList(topics), async: handler}
+	for _, option := range options {
+		if option == nil {
+			r.nilOptions++
+			continue
+		}
+		option.applyAsync(&r)
 	}
 	return r
 }
@@ -118,6 +149,9 @@ type RecordOption interface{ applyRecord(*Registration) }
 // BatchOption is an option of [HandleBatch].
 type BatchOption interface{ applyBatch(*Registration) }
 
+// AsyncOption is an option of [HandleAsync].
+type AsyncOption interface{ applyAsync(*Registration) }
+
 // ActorOption is an option of [HandleActor].
 type ActorOption interface{ applyActor(*Registration) }
 
@@ -125,6 +159,7 @@ type ActorOption interface{ applyActor(*Registration) }
 type HandlerOption interface {
 	RecordOption
 	BatchOption
+	AsyncOption
 	ActorOption
 }
 
@@ -159,6 +194,7 @@ type handlerOption func(*Registration)
 
 func (o handlerOption) applyRecord(r *Registration) { o(r) }
 func (o handlerOption) applyBatch(r *Registration)  { o(r) }
+func (o handlerOption) applyAsync(r *Registration)  { o(r) }
 func (o handlerOption) applyActor(r *Registration)  { o(r) }
 
 type recordOption func(*Registration)

@@ -9,7 +9,9 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"go.uber.org/zap"
 
+	"github.com/troupego/troupe/actors"
 	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
 )
 
 // Part is what [Spawn] takes after the Config: a [Registration] or an [Option], in any order.
@@ -35,6 +37,7 @@ type parts struct {
 	sarama        func(*sarama.Config)
 	observer      func(event.Event)
 	buffer        int
+	positions     actors.PositionsFunc
 	dial          func(ctx context.Context, network, addr string) (net.Conn, error)
 	problems      []Problem
 }
@@ -120,5 +123,16 @@ func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, 
 	return optionFunc(func(p *parts) {
 		p.wantFunction("WithDialer", dial == nil)
 		p.dial = dial
+	})
+}
+
+// WithPositions keeps the offsets outside of Kafka: positions is asked where the partitions start that were assigned, and
+// returns for each the next offset to read; one that is missing starts by the reset policy. It is called from a goroutine
+// of its own, may block until ctx ends, and is asked again, after a backoff, when it returns an error or panics. Use it with
+// CommitStrategy commit.Manual(), or the group's offsets are committed all the same.
+func WithPositions(positions func(ctx context.Context, partitions []kafka.TopicPartition) (map[kafka.TopicPartition]int64, error)) Option {
+	return optionFunc(func(p *parts) {
+		p.wantFunction("WithPositions", positions == nil)
+		p.positions = positions
 	})
 }

@@ -79,7 +79,7 @@ func plan(given Config, p *parts) (actors.Settings, *wire.Network, error) {
 	c, sound := given.withDefaults(), given.sound()
 	problems := checkConfig(&given, &c, &sound)
 	if len(p.registrations) == 0 {
-		problems = append(problems, Problem{Field: "registrations", Want: "at least one Handle, HandleBatch or HandleActor"})
+		problems = append(problems, Problem{Field: "registrations", Want: "at least one Handle, HandleBatch, HandleAsync or HandleActor"})
 	}
 	report := func(found Problem) { problems = append(problems, found) }
 	settings := c.settings()
@@ -89,6 +89,7 @@ func plan(given Config, p *parts) (actors.Settings, *wire.Network, error) {
 		problems = append(problems, r.check(&sound, seen)...)
 		settings.Registrations = append(settings.Registrations, r.resolve(&c, report))
 	}
+	settings.Positions = p.positions
 	problems = append(problems, p.problems...)
 	network, found := connect(&c, p)
 	if problems = append(problems, found...); len(problems) > 0 {
@@ -105,7 +106,8 @@ func (c *Config) settings() actors.Settings {
 		GroupID: c.GroupID, GroupInstanceID: c.GroupInstanceID, ClientID: c.ClientID, Rack: c.Rack,
 		SessionTimeout: c.SessionTimeout, HeartbeatInterval: c.HeartbeatInterval, RebalanceTimeout: c.RebalanceTimeout,
 		DrainTimeout: c.DrainTimeout, CloseTimeout: c.CloseTimeout,
-		Assignors: slices.Clone(c.Assignors), Reset: c.Reset, Isolation: c.IsolationLevel.kafka(),
+		Assignors: slices.Clone(c.Assignors), Isolation: c.IsolationLevel.kafka(),
+		Strategy: c.CommitStrategy, OffsetMap: c.OffsetMap, BlockedAfter: c.BlockedAfter,
 		MaxInTransit: c.MaxInTransit, ResumeBelow: c.ResumeBelow, MemoryBudget: c.MemoryBudget,
 		FetchMinBytes: c.FetchMinBytes, FetchMaxBytes: c.FetchMaxBytes, PartitionMaxBytes: c.PartitionMaxBytes,
 		MaxBatchBytes: c.MaxBatchBytes, FetchMaxWait: c.FetchMaxWait,
@@ -117,11 +119,16 @@ func (c *Config) settings() actors.Settings {
 // resolve returns what the tree takes from the registration.
 func (r *Registration) resolve(c *Config, report func(Problem)) actors.Registration {
 	out := actors.Registration{
-		Topics: r.topics, Actor: r.actor, MaxRecords: min(defaultMaxRecords, c.MaxInTransit), Restart: c.Restart,
+		Topics: r.topics, Async: actors.AsyncHandler(r.async), Actor: r.actor, Restart: c.Restart, Reset: c.Reset,
+		MaxRecords: min(defaultMaxRecords, c.MaxInTransit), MaxWait: r.maxWait, Recycle: r.recycle,
+		Order: r.order, Workers: r.workers, KeyFunc: actors.KeyFunc(r.keyFunc),
 	}
 	out.Record, out.Batch = r.wrapped(report)
 	if r.maxRecords != nil {
 		out.MaxRecords = *r.maxRecords
+	}
+	if r.reset != nil {
+		out.Reset = *r.reset
 	}
 	if r.restart != nil {
 		out.Restart = r.restart.WithDefaults()

@@ -279,3 +279,9 @@ func (p *runPartition) batch(from int64) (records []kafka.Record, next int64) {
 	}
 	return p.records[first:last], p.records[last].Offset
 }
+
+// NextBytes implements actors.ChunkReader.
+func (r *memoryReader) NextBytes() int { return 0 }
+
+// Close implements actors.ChunkReader.
+func (r *memoryReader) Close() {}
