@@ -16,7 +16,11 @@ type Offset struct {
 	PositionEpoch uint32
 	Offset        int64
 	LeaderEpoch   int32
-	Metadata      string
+	// Metadata is the text beside the offset, see [Metadata.Encode].
+	Metadata string
+	// Finished is how many records were finished under Epoch in all, for strategies that count them. A count below the last
+	// one began anew.
+	Finished uint64
 }
 
 // Round is the content of one OffsetCommit.
@@ -42,10 +46,13 @@ type Assigned struct {
 	TopicPartition kafka.TopicPartition
 	Epoch          kafka.AssignmentEpoch
 	Committed      int64
+	// Metadata is the text beside Committed at the broker: an offset map that is there already is not sent again.
+	Metadata string
 }
 
-// Offered says that everything below Offset is finished. An offset not above the last one offered is ignored, as is one
-// of an epoch that is not open (counted as stale). Offset.Offset must not be negative.
+// Offered says that everything below Offset is finished. An offset below the last one offered is ignored, as is one of an
+// epoch that is not open (counted as stale). The same offset with another Metadata replaces it: a changed offset map is
+// committed as well. Offset.Offset must not be negative.
 type Offered struct{ Offset Offset }
 
 // Entered opens a generation: rounds go out with it, those held back by [Held] included. Generation must not be negative.
@@ -62,9 +69,13 @@ type Held struct{}
 // later ones until [Held] or [Entered]. Partitions stay open until [Fenced].
 type Departed struct{ Cause error }
 
-// Flush asks that what was offered for a partition so far be committed now, without spacing, with retries until Deadline.
-// It is answered by exactly one [Flushed] with the same ID, in the same Step when nothing is to be done or the epoch is
-// not open. IDs of open flushes differ.
+// Flush asks that what was offered for a partition so far be committed now, without spacing, whatever the strategy says
+// ([Manual] excepted, under which there is nothing to be done), with retries until Deadline. It is answered by exactly one
+// [Flushed] with the same ID, in the same Step when nothing is to be done or the epoch is not open. IDs of open flushes
+// differ.
+//
+// The offset is what it waits for. An offset map that was offered goes along; where only a map is not confirmed, one round
+// is sent with it, if rounds may be sent now, and the flush succeeds whatever becomes of that round.
 type Flush struct {
 	ID             uint64
 	TopicPartition kafka.TopicPartition
@@ -108,12 +119,12 @@ type Effect interface{ roundsEffect() }
 // SendRound: send this round; answer with [Answered]. Never emitted while another one is in flight.
 type SendRound struct{ Round Round }
 
-// Committed reports that the coordinator confirmed an offset.
+// Committed reports that the coordinator confirmed an offset: a new one, or the last one with another Metadata.
 type Committed struct{ Offset Offset }
 
 // Flushed answers a [Flush]. Committed is the last confirmed offset (kafka.NoOffset for none), Pending the highest one
-// offered and not confirmed (kafka.NoOffset when all is confirmed), Err why what the flush asked for was not: a
-// *FlushError. With Err nil, Pending can only be an offset offered after the flush.
+// offered and not confirmed (kafka.NoOffset when all is confirmed, under [Manual] always), Err why what the flush asked for
+// was not: a *FlushError. With Err nil, Pending can only be an offset offered after the flush.
 type Flushed struct {
 	ID             uint64
 	TopicPartition kafka.TopicPartition
@@ -125,7 +136,8 @@ type Flushed struct {
 
 // RoundFailed reports that a round, or some partitions of it, was not confirmed. Partitions whose epoch was closed
 // meanwhile are left out; with none left there is no report. Attempt counts failures in a row, the highest of the
-// partitions'. RetryAt is when the first of them is tried again, the zero time while no membership allows it.
+// partitions'. RetryAt is when the first of them is tried again, the zero time while no membership allows it or the
+// strategy does not ask for it.
 type RoundFailed struct {
 	Round Round
 	// Partitions are those not confirmed, with their errors: Err, the partition's code, or ErrUnanswered.
@@ -146,9 +158,17 @@ type MembershipDoubted struct {
 // found again. The round is tried again by itself.
 type CoordinatorDoubted struct{ Err error }
 
+// StrategyFailed reports, once, that the strategy of that name panicked and that [Opportunistic] takes its place. Err wraps
+// ErrStrategyPanicked.
+type StrategyFailed struct {
+	Name string
+	Err  error
+}
+
 func (SendRound) roundsEffect()          {}
 func (Committed) roundsEffect()          {}
 func (Flushed) roundsEffect()            {}
 func (RoundFailed) roundsEffect()        {}
 func (MembershipDoubted) roundsEffect()  {}
 func (CoordinatorDoubted) roundsEffect() {}
+func (StrategyFailed) roundsEffect()     {}

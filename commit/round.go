@@ -1,7 +1,6 @@
 package commit
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -14,6 +13,7 @@ const (
 	DefaultSpacing        = 200 * time.Millisecond
 	DefaultBackoffInitial = 100 * time.Millisecond
 	DefaultBackoffMax     = time.Second
+	DefaultMapSpacing     = time.Second
 )
 
 // RoundsConfig configures [Rounds].
@@ -22,6 +22,12 @@ type RoundsConfig struct {
 	GroupID string
 	// GroupInstanceID is a static member's name (group.instance.id), empty for a dynamic member.
 	GroupInstanceID string
+	// Strategy says when a finished offset is due, see there. Nil is Opportunistic.
+	Strategy Strategy
+	// MapSpacing is how long after its last confirmation a partition's offset map is committed anew when only the map has
+	// changed. It goes along with any round before that; under [OnDemand] only so. Zero is DefaultMapSpacing, negative is
+	// none.
+	MapSpacing time.Duration
 	// Spacing is the least time between the sending of two rounds, flushes excepted. Zero is DefaultSpacing, negative is
 	// none.
 	Spacing time.Duration
@@ -66,18 +72,51 @@ func (p phase) String() string {
 	return fmt.Sprintf("phase(%d)", uint8(p))
 }
 
+// want is what of a lane is not confirmed.
+type want uint8
+
+const (
+	wantNothing want = iota
+	// wantMap: the offset is confirmed, but beside it another offset map than the one offered.
+	wantMap
+	// wantOffset: the offset offered is above the confirmed one.
+	wantOffset
+)
+
 // lane is the one open epoch of one partition.
 type lane struct {
 	tp    kafka.TopicPartition
 	epoch kafka.AssignmentEpoch
+	// opened is when the epoch was opened.
+	opened time.Time
 	// run is the position epoch; committed is the last offset confirmed in it, kafka.NoOffset for none, and never falls in it.
 	run       uint32
 	committed int64
+	// metadata is what was confirmed beside it.
+	metadata string
 	// offered is the highest offset offered; its Offset is kafka.NoOffset before the first. Its Metadata is empty once
 	// the broker refused it.
 	offered Offset
-	// place is the index in Rounds.pending, -1 when nothing is to be confirmed.
+	// noMaps: the broker refused metadata of this epoch as too large, so that no map is sent any more.
+	noMaps bool
+	// want is what is not confirmed, place the index in Rounds.pending, -1 when that is nothing.
+	want  want
 	place int
+
+	// counted is Finished of the last confirmed offset, lastCommit when that was.
+	counted    uint64
+	lastCommit time.Time
+	// since is when the first offset above committed was offered, and sinceNext the same above the one in flight: it is the
+	// since to come. sent is the round that last had this lane.
+	since, sinceNext time.Time
+	sent             uint64
+	// dueAt and isDue are the strategy's answer, valid when decided.
+	dueAt          time.Time
+	isDue, decided bool
+	// at is when the lane makes a round go out, as of the last look at it, valid when ready.
+	at    time.Time
+	ready bool
+
 	// attempts counts failures in a row, notBefore is the end of the wait after the last one, cause its error.
 	attempts  int
 	notBefore time.Time
@@ -88,23 +127,21 @@ type lane struct {
 	flushes int
 }
 
-// openFlush is a flush that was not answered.
-type openFlush struct {
-	id       uint64
-	lane     *lane
-	target   int64
-	deadline time.Time
-}
-
 // Rounds decides what each OffsetCommit of a member holds and when it goes out. One round is in flight at a time; what
 // is offered meanwhile coalesces into the next one. See the package comment for its place.
 //
-// Invariants (checked by Valid): a lane is in pending exactly when its offered offset is above its committed one; every
-// open flush belongs to an open lane and asks for more than is committed; a partition is open or closed, never both; due,
-// unless dirty, is when the first pending lane may be sent, and unset while a round is in flight.
+// Invariants (checked by Valid): a lane is in pending exactly when its offered offset is above its committed one, or equal
+// to it with another offset map; every open flush belongs to an open lane and has something to wait for; a partition is
+// open or closed, never both; due, unless dirty, is when the first pending lane may be sent, and unset while a round is in
+// flight.
 type Rounds struct {
 	config RoundsConfig
 	random *rand.Rand
+	// strategy is asked through decide; name is its name.
+	strategy Strategy
+	name     string
+	// opportunistic, onDemand and manual tell the given strategies that are not asked.
+	opportunistic, onDemand, manual bool
 
 	phase      phase
 	generation kafka.Generation
@@ -143,6 +180,10 @@ func NewRounds(config RoundsConfig) *Rounds {
 		config.Spacing = DefaultSpacing
 	}
 	config.Spacing = max(config.Spacing, 0)
+	if config.MapSpacing == 0 {
+		config.MapSpacing = DefaultMapSpacing
+	}
+	config.MapSpacing = max(config.MapSpacing, 0)
 	if config.BackoffInitial <= 0 {
 		config.BackoffInitial = DefaultBackoffInitial
 	}
@@ -150,13 +191,15 @@ func NewRounds(config RoundsConfig) *Rounds {
 		config.BackoffMax = DefaultBackoffMax
 	}
 	config.BackoffMax = max(config.BackoffMax, config.BackoffInitial)
-	return &Rounds{
+	r := &Rounds{
 		config:     config,
 		random:     rand.New(rand.NewPCG(config.Seed, 0x7c0ffe)),
 		generation: kafka.NoGeneration,
 		lanes:      map[kafka.TopicPartition]*lane{},
 		closed:     map[kafka.TopicPartition]kafka.AssignmentEpoch{},
 	}
+	r.use(config.Strategy)
+	return r
 }
 
 // Step takes one input at the time now and returns what to do, in order. An error means misuse (ErrInvalidInput, ErrDuplicateFlush) and that nothing changed.
@@ -167,9 +210,9 @@ func (r *Rounds) Step(now time.Time, in Input) ([]Effect, error) {
 	}
 	switch in := in.(type) {
 	case Assigned:
-		r.assigned(in)
+		r.assigned(now, in)
 	case Offered:
-		r.offer(in.Offset)
+		r.offer(now, in.Offset)
 	case Entered:
 		r.entered(in)
 	case Held:
@@ -179,11 +222,12 @@ func (r *Rounds) Step(now time.Time, in Input) ([]Effect, error) {
 	case Flush:
 		r.flush(now, in)
 	case Fenced:
-		r.fenced(in)
+		r.fenced(now, in)
 	case Answered:
 		r.answered(now, in)
 	case Tick:
 	}
+	r.answerFlushes()
 	r.expire(now)
 	r.send(now)
 	effects := r.effects
@@ -223,13 +267,13 @@ func (r *Rounds) check(in Input) error {
 
 func (r *Rounds) emit(effect Effect) { r.effects = append(r.effects, effect) }
 
-func (r *Rounds) assigned(in Assigned) {
+func (r *Rounds) assigned(now time.Time, in Assigned) {
 	if old := r.lanes[in.TopicPartition]; old != nil {
 		if in.Epoch <= old.epoch {
 			r.stale++
 			return
 		}
-		r.shut(old)
+		r.shut(now, old)
 	}
 	if closed, ok := r.closed[in.TopicPartition]; ok && in.Epoch <= closed {
 		r.stale++
@@ -237,32 +281,43 @@ func (r *Rounds) assigned(in Assigned) {
 	}
 	delete(r.closed, in.TopicPartition)
 	r.lanes[in.TopicPartition] = &lane{
-		tp: in.TopicPartition, epoch: in.Epoch, committed: in.Committed, place: -1,
+		tp: in.TopicPartition, epoch: in.Epoch, opened: now, committed: in.Committed, metadata: in.Metadata, place: -1,
 		offered: Offset{TopicPartition: in.TopicPartition, Epoch: in.Epoch, Offset: kafka.NoOffset},
 	}
 }
 
-func (r *Rounds) offer(offset Offset) {
+func (r *Rounds) offer(now time.Time, offset Offset) {
 	l := r.lanes[offset.TopicPartition]
 	if l == nil || l.epoch != offset.Epoch || offset.PositionEpoch < l.run {
 		r.stale++
 		return
 	}
-	if offset.PositionEpoch > l.run {
-		r.rewind(l, offset)
+	if l.noMaps {
+		offset.Metadata = WithoutMap(offset.Metadata)
 	}
-	if offset.Offset <= l.offered.Offset {
+	if offset.PositionEpoch > l.run {
+		r.rewind(now, l, offset)
+	}
+	if offset.Offset < l.offered.Offset || offset.Offset == l.offered.Offset && offset.Metadata == l.offered.Metadata {
 		return
 	}
+	if offset.Finished < l.offered.Finished {
+		l.counted = 0
+	}
+	if offset.Offset > l.offered.Offset && l.sinceNext.IsZero() && r.inFlight && l.sent == r.flight.ID {
+		l.sinceNext = now
+	}
 	l.offered = offset
-	r.settle(l)
+	r.settle(now, l)
 }
 
 // rewind begins a new position epoch: what was confirmed before says nothing about it, and a round in flight confirms
 // nothing of it. Open flushes ask for where the position was set back to.
-func (r *Rounds) rewind(l *lane, offset Offset) {
+func (r *Rounds) rewind(now time.Time, l *lane, offset Offset) {
 	l.run, l.committed, l.offered.Offset = offset.PositionEpoch, kafka.NoOffset, kafka.NoOffset
 	l.attempts, l.notBefore, l.cause = 0, time.Time{}, nil
+	l.since, l.sinceNext, l.sent = now, time.Time{}, 0
+	r.dirty = true
 	for i := range r.flushes {
 		if r.flushes[i].lane == l {
 			r.flushes[i].target = min(r.flushes[i].target, offset.Offset)
@@ -270,20 +325,38 @@ func (r *Rounds) rewind(l *lane, offset Offset) {
 	}
 }
 
-// settle puts a lane into pending or takes it out, as its offsets say.
-func (r *Rounds) settle(l *lane) {
-	wanted := l.offered.Offset > l.committed
+// wanted says what of a lane is not confirmed. A text without a map is no reason to send a confirmed offset again: it says
+// less than the one that is there.
+func (r *Rounds) wanted(l *lane) want {
 	switch {
-	case wanted && l.place < 0:
-		l.place = len(r.pending)
-		r.pending = append(r.pending, l)
-		// One more lane can only bring the next round nearer; no need to look at all the others.
-		if !r.dirty && !r.inFlight && r.phase == phaseOpen {
-			if at := r.sendable(l); !r.hasDue || at.Before(r.due) {
-				r.due, r.hasDue = at, true
-			}
+	case r.manual:
+		return wantNothing
+	case l.offered.Offset > l.committed:
+		return wantOffset
+	case l.offered.Offset == l.committed && l.offered.Metadata != l.metadata && hasMap(l.offered.Metadata):
+		return wantMap
+	}
+	return wantNothing
+}
+
+// settle puts a lane into pending or takes it out, after what is offered or confirmed has changed.
+func (r *Rounds) settle(now time.Time, l *lane) {
+	before := l.want
+	l.want, l.decided = r.wanted(l), false
+	if l.want == wantOffset && before != wantOffset {
+		l.since = now
+	}
+	switch {
+	case l.want != wantNothing:
+		if r.opportunistic && before == wantOffset && l.want == wantOffset {
+			return // it is due as it was
 		}
-	case !wanted && l.place >= 0:
+		if l.place < 0 {
+			l.place, l.ready = len(r.pending), false
+			r.pending = append(r.pending, l)
+		}
+		r.replan(l)
+	case l.place >= 0:
 		last := len(r.pending) - 1
 		moved := r.pending[last]
 		r.pending[l.place], moved.place = moved, l.place
@@ -299,23 +372,11 @@ func (r *Rounds) entered(in Entered) {
 	r.retryRefused()
 }
 
-func (r *Rounds) departed(cause error) {
-	if cause == nil {
-		cause = ErrDeparted
-	}
-	r.phase, r.departure, r.dirty = phaseOutside, cause, true
-	for _, open := range r.flushes {
-		r.emit(r.flushed(open.id, open.lane, r.flushError(open.lane, open.target, ErrDeparted, cause)))
-		open.lane.flushes--
-	}
-	r.dropFlushes()
-}
-
-func (r *Rounds) fenced(in Fenced) {
+func (r *Rounds) fenced(now time.Time, in Fenced) {
 	l := r.lanes[in.TopicPartition]
 	switch {
 	case l != nil && in.Epoch >= l.epoch:
-		r.shut(l)
+		r.shut(now, l)
 		r.closed[in.TopicPartition] = in.Epoch
 	case l != nil:
 		r.stale++
@@ -324,91 +385,16 @@ func (r *Rounds) fenced(in Fenced) {
 	}
 }
 
-// shut closes a lane's epoch: it is forgotten, and its flushes fail.
-func (r *Rounds) shut(l *lane) {
-	kept := r.flushes[:0]
-	for _, open := range r.flushes {
-		if open.lane != l {
-			kept = append(kept, open)
-			continue
-		}
-		r.emit(r.flushed(open.id, l, r.flushError(l, open.target, ErrEpochClosed, l.cause)))
-	}
-	clear(r.flushes[len(kept):])
-	r.flushes = kept
-	l.flushes = 0
+// shut closes a lane's epoch: it is forgotten, and its flushes end.
+func (r *Rounds) shut(now time.Time, l *lane) {
+	r.endFlushes(func(open *openFlush) bool { return open.lane == l }, ErrEpochClosed, l.cause)
 	delete(r.lanes, l.tp)
 	r.closed[l.tp] = l.epoch
-	l.offered.Offset = l.committed
-	r.settle(l)
+	l.offered = Offset{Offset: l.committed}
+	r.settle(now, l)
 }
 
-func (r *Rounds) flush(now time.Time, in Flush) {
-	l := r.lanes[in.TopicPartition]
-	if l == nil || l.epoch != in.Epoch {
-		r.stale++
-		r.emit(Flushed{
-			ID: in.ID, TopicPartition: in.TopicPartition, Epoch: in.Epoch, Committed: kafka.NoOffset, Pending: kafka.NoOffset,
-			Err: &FlushError{TopicPartition: in.TopicPartition, Epoch: in.Epoch, Offset: kafka.NoOffset, Reason: ErrEpochClosed},
-		})
-		return
-	}
-	switch {
-	case l.place < 0:
-		r.emit(r.flushed(in.ID, l, nil))
-	case r.departure != nil:
-		r.emit(r.flushed(in.ID, l, r.flushError(l, l.offered.Offset, ErrDeparted, r.departure)))
-	case !now.Before(in.Deadline):
-		r.emit(r.flushed(in.ID, l, r.flushError(l, l.offered.Offset, ErrFlushDeadline, l.cause)))
-	default:
-		r.flushes = append(r.flushes, openFlush{id: in.ID, lane: l, target: l.offered.Offset, deadline: in.Deadline})
-		l.flushes++
-		// Whatever wait is left from earlier failures, one try is made now.
-		l.notBefore, r.requestNotBefore = time.Time{}, time.Time{}
-		r.dirty = true
-	}
-}
-
-func (r *Rounds) flushed(id uint64, l *lane, err error) Flushed {
-	pending := kafka.NoOffset
-	if l.place >= 0 {
-		pending = l.offered.Offset
-	}
-	return Flushed{ID: id, TopicPartition: l.tp, Epoch: l.epoch, Committed: l.committed, Pending: pending, Err: err}
-}
-
-func (r *Rounds) flushError(l *lane, target int64, reason, cause error) error {
-	if errors.Is(cause, reason) {
-		cause = nil
-	}
-	return &FlushError{TopicPartition: l.tp, Epoch: l.epoch, Offset: target, Reason: reason, Cause: cause}
-}
-
-// expire answers the flushes whose deadline has come.
-func (r *Rounds) expire(now time.Time) {
-	if len(r.flushes) == 0 {
-		return
-	}
-	kept := r.flushes[:0]
-	for _, open := range r.flushes {
-		if now.Before(open.deadline) {
-			kept = append(kept, open)
-			continue
-		}
-		open.lane.flushes--
-		r.dirty = true
-		r.emit(r.flushed(open.id, open.lane, r.flushError(open.lane, open.target, ErrFlushDeadline, open.lane.cause)))
-	}
-	clear(r.flushes[len(kept):])
-	r.flushes = kept
-}
-
-func (r *Rounds) dropFlushes() {
-	clear(r.flushes)
-	r.flushes = r.flushes[:0]
-}
-
-// Pending returns the number of partitions with an offset that is not confirmed.
+// Pending returns the number of partitions with an offset, or an offset map, that is not confirmed.
 func (r *Rounds) Pending() int { return len(r.pending) }
 
 // InFlight reports whether a round is waiting for its answer.
@@ -428,13 +414,14 @@ func (r *Rounds) Valid() error {
 	flushes := map[*lane]int{}
 	for _, open := range r.flushes {
 		flushes[open.lane]++
-		if r.lanes[open.lane.tp] != open.lane || open.target <= open.lane.committed {
+		if r.lanes[open.lane.tp] != open.lane || r.done(&open) {
 			return fmt.Errorf("commit: flush %d of %s is open without need", open.id, open.lane.tp)
 		}
 	}
 	for tp, l := range r.lanes {
-		if pending := l.offered.Offset > l.committed; pending != (l.place >= 0) {
-			return fmt.Errorf("commit: %s offered %d, committed %d, place %d", tp, l.offered.Offset, l.committed, l.place)
+		if want := r.wanted(l); want != l.want || (want != wantNothing) != (l.place >= 0) {
+			return fmt.Errorf("commit: %s offered %d, committed %d, wants %d, not %d, place %d",
+				tp, l.offered.Offset, l.committed, l.want, want, l.place)
 		}
 		if l.flushes != flushes[l] {
 			return fmt.Errorf("commit: %s counts %d flushes, has %d", tp, l.flushes, flushes[l])

@@ -8,52 +8,9 @@ import (
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
-// Deadline returns when the next [Tick] is wanted: when a round may go out or the first open flush ends. A time in the
-// past means at once.
-func (r *Rounds) Deadline() (time.Time, bool) {
-	if r.dirty {
-		r.plan()
-	}
-	deadline, ok := r.due, r.hasDue
-	for _, open := range r.flushes {
-		if !ok || open.deadline.Before(deadline) {
-			deadline, ok = open.deadline, true
-		}
-	}
-	return deadline, ok
-}
-
-// plan recomputes when the next round may go out.
-func (r *Rounds) plan() {
-	r.dirty, r.hasDue, r.due = false, false, time.Time{}
-	if r.inFlight || r.phase != phaseOpen {
-		return
-	}
-	for _, l := range r.pending {
-		if at := r.sendable(l); !r.hasDue || at.Before(r.due) {
-			r.due, r.hasDue = at, true
-		}
-	}
-}
-
-// sendable returns the earliest time at which a pending lane makes a round go out.
-func (r *Rounds) sendable(l *lane) time.Time {
-	at := later(l.notBefore, r.requestNotBefore)
-	if l.flushes == 0 && !l.urgent && r.lastID > 0 {
-		at = later(at, r.lastSend.Add(r.config.Spacing))
-	}
-	return at
-}
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
-}
-
 // send emits a round when one is due. It takes every pending lane along whose own wait is over, also those that alone
-// would wait for the spacing: the request goes out anyway.
+// would wait for the spacing or for the time their strategy named: the request goes out anyway. Only what the strategy does
+// not ask for at any time stays.
 func (r *Rounds) send(now time.Time) {
 	if r.dirty {
 		r.plan()
@@ -63,10 +20,11 @@ func (r *Rounds) send(now time.Time) {
 	}
 	offsets := make([]Offset, 0, len(r.pending))
 	for _, l := range r.pending {
-		if !now.Before(l.notBefore) {
-			offsets = append(offsets, l.offered)
-			l.urgent = false
+		if now.Before(l.notBefore) || !r.mayGoAlong(l) {
+			continue
 		}
+		offsets = append(offsets, l.offered)
+		l.urgent, l.sent, l.sinceNext = false, r.lastID+1, time.Time{}
 	}
 	slices.SortFunc(offsets, func(a, b Offset) int { return a.TopicPartition.Compare(b.TopicPartition) })
 	r.lastID++
@@ -75,6 +33,11 @@ func (r *Rounds) send(now time.Time) {
 		Generation: r.generation, Offsets: offsets,
 	}
 	r.inFlight, r.lastSend, r.dirty = true, now, true
+	for i := range r.flushes {
+		if open := &r.flushes[i]; open.round == 0 && open.lane.sent == r.lastID {
+			open.round = r.lastID
+		}
+	}
 	r.emit(SendRound{Round: r.flight})
 }
 
@@ -111,7 +74,7 @@ func (r *Rounds) answered(now time.Time, in Answered) {
 		case err != nil:
 			r.refused(now, l, sent, err, in.Err != nil, &failed)
 		case l != nil:
-			r.confirm(l, sent)
+			r.confirm(now, l, sent)
 		}
 	}
 	if in.Err == nil {
@@ -119,34 +82,19 @@ func (r *Rounds) answered(now time.Time, in Answered) {
 	} else {
 		r.requestFailed(now, in.Err)
 	}
-	r.answerFlushes()
 	r.report(now, round, in.Err, &failed)
 }
 
 // confirm notes that the coordinator has an offset.
-func (r *Rounds) confirm(l *lane, sent *Offset) {
-	l.committed = max(l.committed, sent.Offset)
+func (r *Rounds) confirm(now time.Time, l *lane, sent *Offset) {
+	l.committed, l.metadata, l.lastCommit = max(l.committed, sent.Offset), sent.Metadata, now
+	if sent.Finished <= l.offered.Finished { // else the count has begun anew meanwhile
+		l.counted = sent.Finished
+	}
+	l.since, l.sinceNext = l.sinceNext, time.Time{}
 	l.attempts, l.notBefore, l.cause = 0, time.Time{}, nil
-	r.settle(l)
+	r.settle(now, l)
 	r.emit(Committed{Offset: *sent})
-}
-
-// answerFlushes ends the flushes whose offset is confirmed.
-func (r *Rounds) answerFlushes() {
-	if len(r.flushes) == 0 {
-		return
-	}
-	kept := r.flushes[:0]
-	for _, open := range r.flushes {
-		if open.lane.committed < open.target {
-			kept = append(kept, open)
-			continue
-		}
-		open.lane.flushes--
-		r.emit(r.flushed(open.id, open.lane, nil))
-	}
-	clear(r.flushes[len(kept):])
-	r.flushes = kept
 }
 
 // refused notes one partition's failure; l is nil when its epoch is closed, whole says that the request failed as one.
@@ -169,9 +117,7 @@ func (r *Rounds) refused(now time.Time, l *lane, sent *Offset, err error, whole 
 	l.attempts++
 	switch {
 	case kind == classMetadata && sent.Metadata != "":
-		// Once: what is sent without metadata and refused again waits like any other failure.
-		l.offered.Metadata = ""
-		l.urgent, l.notBefore = true, time.Time{}
+		r.shorten(now, l, sent)
 	case whole:
 		// The request's own wait holds for all of them.
 	case kind == classSlow || kind == classMetadata:
@@ -181,6 +127,20 @@ func (r *Rounds) refused(now time.Time, l *lane, sent *Offset, err error, whole 
 	default:
 		l.notBefore = now.Add(r.backoff(l.attempts))
 	}
+}
+
+// shorten takes from what is offered the part of the metadata that was too large, to be sent again at once: the map, and if
+// that was left out already, all of it. What is sent without metadata and refused again waits like any other failure.
+func (r *Rounds) shorten(now time.Time, l *lane, sent *Offset) {
+	l.noMaps = true
+	if hasMap(sent.Metadata) {
+		l.offered.Metadata = WithoutMap(l.offered.Metadata)
+	} else {
+		l.offered.Metadata = ""
+	}
+	l.notBefore = time.Time{}
+	r.settle(now, l)
+	l.urgent = l.want != wantNothing
 }
 
 // requestFailed makes everything wait: the next request would fail like this one.
@@ -238,13 +198,13 @@ func (r *Rounds) retryRefused() {
 }
 
 // retry returns how often the partitions failed in a row, the highest of them, and when the first of them is sent again:
-// the zero time while nothing is sent.
+// the zero time while nothing is sent or asked for.
 func (r *Rounds) retry(now time.Time, partitions map[kafka.TopicPartition]error) (attempt int, at time.Time) {
 	for tp := range partitions {
 		l := r.lanes[tp]
 		attempt = max(attempt, l.attempts)
-		if next := later(now, r.sendable(l)); at.IsZero() || next.Before(at) {
-			at = next
+		if next, ok := r.sendable(l); ok && (at.IsZero() || later(now, next).Before(at)) {
+			at = later(now, next)
 		}
 	}
 	if r.phase != phaseOpen {

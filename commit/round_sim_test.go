@@ -17,9 +17,13 @@ type coordinator struct {
 	rounds *Rounds
 	now    time.Time
 	faulty bool
+	// naive is the strategy in force, asked again at each round; limit is how long metadata the broker takes.
+	naive Strategy
+	limit int
 
-	// What the broker has. owner is the epoch under which an offset was stored.
+	// What the broker has.
 	stored map[kafka.TopicPartition]int64
+	texts  map[kafka.TopicPartition]string
 	// generation and member are those the broker accepts; rebalancing makes it refuse.
 	generation  kafka.Generation
 	member      string
@@ -31,12 +35,14 @@ type coordinator struct {
 	told     kafka.Generation
 	toldID   string
 	epochs   map[kafka.TopicPartition]kafka.AssignmentEpoch
+	lanes    map[kafka.TopicPartition]*naiveLane
 	offered  map[kafka.TopicPartition]int64
 	floor    map[kafka.TopicPartition]int64 // stored when the epoch began, or the highest stored under it
 	epoch    kafka.AssignmentEpoch
 	flushID  uint64
 	flushes  map[uint64]time.Time
 	targets  map[uint64]int64
+	flushed  map[uint64]kafka.TopicPartition
 	doubts   map[uint64]int // per entry
 	flight   *Round
 	answer   *Answered
@@ -46,12 +52,19 @@ type coordinator struct {
 	steps    int
 }
 
+// simMark is the metadata without a map.
+var simMark = metadataPrefix + kafka.TopicID{1}.String()
+
 var simStart = time.Unix(1_000_000, 0)
 
 func newCoordinator(c choices, seed uint64) *coordinator {
+	given, naive := chooseStrategy(c)
 	return &coordinator{
-		c: c, now: simStart, faulty: true, spaced: c.pick(2) == 0,
-		rounds: NewRounds(RoundsConfig{GroupID: "g", Seed: seed}),
+		naive: naive, limit: []int{20, len(simMark), len(simMark) + 12, 4096}[c.pick(4)],
+		texts: map[kafka.TopicPartition]string{}, lanes: map[kafka.TopicPartition]*naiveLane{},
+		flushed: map[uint64]kafka.TopicPartition{},
+		c:       c, now: simStart, faulty: true, spaced: c.pick(2) == 0,
+		rounds: NewRounds(RoundsConfig{GroupID: "g", Seed: seed, Strategy: given}),
 		stored: map[kafka.TopicPartition]int64{}, epochs: map[kafka.TopicPartition]kafka.AssignmentEpoch{},
 		offered: map[kafka.TopicPartition]int64{}, floor: map[kafka.TopicPartition]int64{},
 		flushes: map[uint64]time.Time{}, targets: map[uint64]int64{}, doubts: map[uint64]int{}, member: "m1", generation: 1,
@@ -90,6 +103,8 @@ func (m *coordinator) apply(effect Effect) error {
 		if m.epochs[effect.Offset.TopicPartition] != effect.Offset.Epoch {
 			return errors.New("of a closed epoch")
 		}
+		n := m.lanes[effect.Offset.TopicPartition]
+		n.confirmed, n.text, n.counted, n.at = effect.Offset.Offset, effect.Offset.Metadata, effect.Offset.Finished, m.now
 	case Flushed:
 		deadline, open := m.flushes[effect.ID]
 		if !open {
@@ -98,7 +113,10 @@ func (m *coordinator) apply(effect Effect) error {
 		if deadline.Before(m.now) {
 			return fmt.Errorf("flush %d answered %v late", effect.ID, m.now.Sub(deadline))
 		}
-		if effect.Err == nil && m.floor[effect.TopicPartition] < m.targets[effect.ID] {
+		if IsManual(m.naive) && effect.Pending != kafka.NoOffset {
+			return fmt.Errorf("pending %d", effect.Pending)
+		}
+		if effect.Err == nil && m.floor[effect.TopicPartition] < m.targets[effect.ID] && !IsManual(m.naive) {
 			return fmt.Errorf("flush %d of %d: the broker has %d", effect.ID, m.targets[effect.ID], m.floor[effect.TopicPartition])
 		}
 		var flushError *FlushError
@@ -110,6 +128,17 @@ func (m *coordinator) apply(effect Effect) error {
 		if len(effect.Partitions) == 0 || effect.Attempt < 1 || !effect.RetryAt.IsZero() && effect.RetryAt.Before(m.now) {
 			return fmt.Errorf("%+v", effect)
 		}
+		for _, sent := range effect.Round.Offsets {
+			if effect.Partitions[sent.TopicPartition] == kafka.OffsetMetadataTooLarge && sent.Metadata != "" {
+				n := m.lanes[sent.TopicPartition]
+				n.again, n.refused = true, true
+			}
+		}
+	case StrategyFailed:
+		if _, failed := m.naive.(opportunistic); failed || !errors.Is(effect.Err, ErrStrategyPanicked) {
+			return fmt.Errorf("%+v", effect)
+		}
+		m.naive = Opportunistic()
 	case MembershipDoubted:
 		if m.doubts[m.entries]++; m.doubts[m.entries] > 1 {
 			return errors.New("doubted twice")
@@ -135,6 +164,9 @@ func (m *coordinator) receive(round Round) error {
 		return errors.New("empty round")
 	case m.spaced && m.now.Sub(m.lastSend) < DefaultSpacing:
 		return fmt.Errorf("only %v after the last", m.now.Sub(m.lastSend))
+	}
+	if err := m.asked(round); err != nil {
+		return err
 	}
 	m.flight, m.lastSend = &round, m.now
 	answer := Answered{ID: round.ID, Results: map[kafka.TopicPartition]error{}}
@@ -164,7 +196,7 @@ func (m *coordinator) receive(round Round) error {
 			answer.Results[tp] = code
 			continue
 		}
-		m.stored[tp], m.floor[tp] = offset.Offset, offset.Offset
+		m.stored[tp], m.floor[tp], m.texts[tp] = offset.Offset, offset.Offset, offset.Metadata
 		if fate != 7 || m.c.pick(2) == 0 {
 			answer.Results[tp] = nil
 		}
@@ -188,7 +220,7 @@ func (m *coordinator) refusal(round Round, offset Offset, fate int) error {
 		return kafka.IllegalGeneration
 	case m.rebalancing:
 		return kafka.RebalanceInProgress
-	case len(offset.Metadata) > 5:
+	case len(offset.Metadata) > m.limit:
 		return kafka.OffsetMetadataTooLarge
 	case fate == 3:
 		return []error{kafka.NotCoordinator, kafka.CoordinatorNotAvailable, kafka.CoordinatorLoadInProgress}[m.c.pick(3)]
@@ -228,8 +260,11 @@ func (m *coordinator) deliver() error {
 
 func (m *coordinator) assign(tp kafka.TopicPartition) error {
 	m.epoch++
+	// What was open before is closed by this, and its flushes are answered with what they know.
+	closing := Assigned{TopicPartition: tp, Epoch: m.epoch, Committed: m.has(tp), Metadata: m.texts[tp]}
 	m.epochs[tp], m.offered[tp], m.floor[tp] = m.epoch, kafka.NoOffset, m.has(tp)
-	return m.step(Assigned{TopicPartition: tp, Epoch: m.epoch, Committed: m.has(tp)})
+	m.lanes[tp] = &naiveLane{opened: m.now, confirmed: closing.Committed, text: closing.Metadata}
+	return m.step(closing)
 }
 
 func (m *coordinator) enter() error {
@@ -250,8 +285,9 @@ func (m *coordinator) random() error {
 		} else {
 			delete(m.epochs, tp)
 			delete(m.offered, tp)
+			delete(m.lanes, tp)
 			// Another member owns it now and commits what it likes.
-			m.stored[tp] = int64(m.c.pick(50))
+			m.stored[tp], m.texts[tp] = int64(m.c.pick(50)), ""
 		}
 		return m.step(Fenced{TopicPartition: tp, Epoch: epoch})
 	case 2:
@@ -287,14 +323,11 @@ func (m *coordinator) random() error {
 		if m.spaced {
 			return nil
 		}
-		m.flushID++
-		deadline := m.now.Add(time.Duration(m.c.pick(2000)) * time.Millisecond)
-		m.flushes[m.flushID], m.targets[m.flushID] = deadline, m.offered[tp]
 		epoch := m.epochs[tp]
 		if m.c.pick(8) == 0 {
 			epoch += 100
 		}
-		return m.step(Flush{ID: m.flushID, TopicPartition: tp, Epoch: epoch, Deadline: deadline})
+		return m.flush(tp, epoch, time.Duration(m.c.pick(2000))*time.Millisecond)
 	case 8, 9, 10:
 		return m.deliver()
 	case 11:
@@ -327,18 +360,81 @@ func (m *coordinator) offer(tp kafka.TopicPartition) error {
 		return nil
 	}
 	metadata := ""
-	if !m.spaced {
-		metadata = "0123456789"[:m.c.pick(11)]
+	if !m.spaced && m.c.pick(6) > 0 {
+		metadata = simMark
+		if size := m.c.pick(12); size > 0 {
+			metadata += mapSeparator + "0123456789AB"[:size]
+		}
 	}
+	n := m.lanes[tp]
+	given := Offset{TopicPartition: tp, Epoch: epoch, Offset: offset, Metadata: metadata, Finished: n.finished}
 	if offset > m.offered[tp] {
 		m.offered[tp] = offset
+		n.finished += uint64(m.c.pick(6))
+		given.Finished = n.finished
 	}
-	return m.step(Offered{Offset{TopicPartition: tp, Epoch: epoch, Offset: offset, Metadata: metadata}})
+	if offset >= m.offered[tp] {
+		n.offers = append(n.offers, naiveOffer{m.now, given})
+	}
+	return m.step(Offered{given})
 }
 
-// settle stops all faults and sees that everything offered is confirmed and every flush answered.
+func (m *coordinator) flush(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, within time.Duration) error {
+	m.flushID++
+	m.flushes[m.flushID], m.targets[m.flushID], m.flushed[m.flushID] = m.now.Add(within), m.offered[tp], tp
+	return m.step(Flush{ID: m.flushID, TopicPartition: tp, Epoch: epoch, Deadline: m.now.Add(within)})
+}
+
+// settle stops all faults and sees that everything the strategy asks for is confirmed, and then by a flush all that was
+// offered, with the last map.
 func (m *coordinator) settle() error {
-	m.faulty, m.rebalancing = false, false
+	m.faulty, m.rebalancing, m.spaced = false, false, false
+	if err := m.quiet(); err != nil {
+		return err
+	}
+	_, lazy := m.naive.(onDemand)
+	for tp, n := range m.lanes {
+		if len(n.offers) == 0 || IsManual(m.naive) {
+			continue
+		}
+		last := &n.offers[len(n.offers)-1]
+		if at, ok := m.naive.Due(n.state(&last.Offset)); ok && n.confirmed < last.Offset.Offset {
+			return fmt.Errorf("%s: %d was due at %v and is not confirmed", tp, last.Offset.Offset, at)
+		}
+		if m.unconfirmedMap(n) && n.confirmed == last.Offset.Offset && !lazy {
+			return fmt.Errorf("%s: the map %q is not confirmed", tp, last.Metadata)
+		}
+	}
+	for tp, epoch := range m.epochs {
+		if err := m.flush(tp, epoch, time.Minute); err != nil {
+			return err
+		}
+	}
+	if err := m.quiet(); err != nil {
+		return err
+	}
+	for tp, n := range m.lanes {
+		if !IsManual(m.naive) && (m.offered[tp] > m.floor[tp] || m.unconfirmedMap(n)) {
+			return fmt.Errorf("%s: %d offered, the broker has %d with %q", tp, m.offered[tp], m.floor[tp], m.texts[tp])
+		}
+	}
+	if m.rounds.Pending() != 0 || len(m.flushes) != 0 {
+		return fmt.Errorf("%d pending, %d flushes never answered", m.rounds.Pending(), len(m.flushes))
+	}
+	return nil
+}
+
+// unconfirmedMap reports whether the last map offered, that no refusal forbids, is not beside the confirmed offset.
+func (m *coordinator) unconfirmedMap(n *naiveLane) bool {
+	if len(n.offers) == 0 || n.refused {
+		return false
+	}
+	last := n.offers[len(n.offers)-1]
+	return last.Offset.Offset >= n.confirmed && hasMap(last.Metadata) && n.text != last.Metadata
+}
+
+// quiet lets a well-behaved world go on until nothing more comes.
+func (m *coordinator) quiet() error {
 	for range 100 {
 		if m.answer != nil {
 			if err := m.deliver(); err != nil {
@@ -356,14 +452,6 @@ func (m *coordinator) settle() error {
 		if m.rounds.Pending() == 0 && !m.rounds.InFlight() && len(m.flushes) == 0 {
 			break
 		}
-	}
-	for tp := range m.epochs {
-		if m.offered[tp] > m.floor[tp] {
-			return fmt.Errorf("%s: %d offered, the broker has %d", tp, m.offered[tp], m.floor[tp])
-		}
-	}
-	if m.rounds.Pending() != 0 || len(m.flushes) != 0 {
-		return fmt.Errorf("%d pending, %d flushes never answered", m.rounds.Pending(), len(m.flushes))
 	}
 	return nil
 }

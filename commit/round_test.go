@@ -24,7 +24,13 @@ type script struct {
 
 func newScript(t *testing.T) *script {
 	t.Helper()
-	s := &script{t: t, rounds: NewRounds(RoundsConfig{GroupID: "g", GroupInstanceID: "i"}), now: simStart}
+	return newScriptWith(t, nil)
+}
+
+func newScriptWith(t *testing.T, strategy Strategy) *script {
+	t.Helper()
+	rounds := NewRounds(RoundsConfig{GroupID: "g", GroupInstanceID: "i", Strategy: strategy})
+	s := &script{t: t, rounds: rounds, now: simStart}
 	s.step(Entered{Generation: 1, MemberID: "m"})
 	s.step(Assigned{TopicPartition: p0, Epoch: 1, Committed: kafka.NoOffset})
 	s.step(Assigned{TopicPartition: p1, Epoch: 2, Committed: 10})
@@ -61,6 +67,8 @@ func (s *script) step(in Input) []string {
 			words = append(words, fmt.Sprintf("membership %d", effect.Generation))
 		case CoordinatorDoubted:
 			words = append(words, "coordinator")
+		case StrategyFailed:
+			words = append(words, fmt.Sprintf("strategy %s failed: %v", effect.Name, effect.Err))
 		}
 	}
 	return words
@@ -316,21 +324,29 @@ func TestCoordinatorErrorsAreRetried(t *testing.T) {
 	}
 }
 
-func TestB57MetadataTooLargeIsResentOnceWithoutIt(t *testing.T) {
+func TestB57MetadataTooLargeIsResentWithoutTheMapAndThenWithoutAny(t *testing.T) {
 	s := newScript(t)
 	tooLarge := map[kafka.TopicPartition]error{p0: kafka.OffsetMetadataTooLarge}
 	offer := func(offset int64) Offered {
-		return Offered{Offset{TopicPartition: p0, Epoch: 1, Offset: offset, Metadata: "map"}}
+		return Offered{Offset{TopicPartition: p0, Epoch: 1, Offset: offset, Metadata: simMark + " map AAAA"}}
 	}
 	s.step(Held{})
 	s.step(offer(4))
 	s.step(offered1(14))
-	s.expect(Entered{Generation: 1, MemberID: "m"}, "send 1 gen 1 t-0@4map t-1@14")
-	s.expect(answer(1, tooLarge), "committed t-1@14", "failed 1 attempt 1", "send 2 gen 1 t-0@4")
-	s.expect(answer(2, tooLarge), "failed 1 attempt 2") // the broker is odd: no third try at once
+	s.expect(Entered{Generation: 1, MemberID: "m"}, "send 1 gen 1 t-0@4"+simMark+" map AAAA t-1@14")
+	s.expect(answer(1, tooLarge), "committed t-1@14", "failed 1 attempt 1", "send 2 gen 1 t-0@4"+simMark)
+	s.expect(answer(2, tooLarge), "failed 1 attempt 2", "send 3 gen 1 t-0@4")
+	s.expect(answer(3, tooLarge), "failed 1 attempt 3") // the broker is odd: no further try at once
 	s.expectDeadlineWithin(800*time.Millisecond, 1200*time.Millisecond)
 	s.wait(1200 * time.Millisecond)
-	s.expect(offer(5), "send 3 gen 1 t-0@5map")
+	s.expect(offer(5), "send 4 gen 1 t-0@5"+simMark) // no other map of this epoch
+	s.expect(answer(4, nil), "committed t-0@5")
+	s.step(Fenced{TopicPartition: p0, Epoch: 1})
+	s.step(Assigned{TopicPartition: p0, Epoch: 9, Committed: 5})
+	s.wait(time.Second)
+	next := offer(6)
+	next.Offset.Epoch = 9
+	s.expect(next, "send 5 gen 1 t-0@6"+simMark+" map AAAA")
 }
 
 func TestUnauthorizedPartitionsRetrySlowlyAndHoldUpNoOther(t *testing.T) {
@@ -411,34 +427,31 @@ func TestPhasesByInput(t *testing.T) {
 }
 
 func TestClosedEpochsLeaveNothingBehindButTheirNumber(t *testing.T) {
-	s := newScript(t)
-	for epoch := kafka.AssignmentEpoch(10); epoch < 200; epoch++ {
-		s.step(Assigned{TopicPartition: p0, Epoch: epoch, Committed: 0})
-		s.step(Offered{Offset{TopicPartition: p0, Epoch: epoch, Offset: 5}})
-		s.step(Flush{ID: uint64(epoch), TopicPartition: p0, Epoch: epoch, Deadline: s.now.Add(time.Hour)})
-		s.step(Fenced{TopicPartition: p0, Epoch: epoch})
-	}
-	if r := s.rounds; len(r.lanes) != 1 || len(r.pending) != 0 || len(r.flushes) != 0 || len(r.closed) != 1 {
-		t.Fatalf("%d lanes, %d pending, %d flushes, %d closed", len(r.lanes), len(r.pending), len(r.flushes), len(r.closed))
-	}
-}
-
-func BenchmarkRoundsOffer(b *testing.B) {
-	b.ReportAllocs()
-	rounds := NewRounds(RoundsConfig{})
-	const partitions = 1000
-	for i := range int32(partitions) {
-		tp := kafka.TopicPartition{Topic: "t", Partition: i}
-		if _, err := rounds.Step(simStart, Assigned{TopicPartition: tp, Epoch: 1}); err != nil {
-			b.Fatal(err)
+	for _, strategy := range []Strategy{Opportunistic(), EveryRecords(100), Every(time.Hour), OnDemand(), Manual()} {
+		s := newScriptWith(t, strategy)
+		for epoch := kafka.AssignmentEpoch(10); epoch < 200; epoch++ {
+			s.step(Assigned{TopicPartition: p0, Epoch: epoch, Committed: 0})
+			for offset := range int64(3) {
+				s.step(Offered{Offset{
+					TopicPartition: p0, Epoch: epoch, Offset: 5 + offset, Metadata: simMark + mapSeparator + "a", Finished: 5,
+				}})
+			}
+			s.step(Flush{ID: uint64(epoch), TopicPartition: p0, Epoch: epoch, Deadline: s.now.Add(time.Hour)})
+			s.step(Fenced{TopicPartition: p0, Epoch: epoch})
 		}
-	}
-	offset := int64(0)
-	for b.Loop() {
-		offset++
-		tp := kafka.TopicPartition{Topic: "t", Partition: int32(offset % partitions)}
-		if _, err := rounds.Step(simStart, Offered{Offset{TopicPartition: tp, Epoch: 1, Offset: offset}}); err != nil {
-			b.Fatal(err)
+		r := s.rounds
+		if len(r.lanes) != 1 || len(r.pending) != 0 || len(r.flushes) != 0 || len(r.closed) != 1 {
+			t.Fatalf("%d lanes, %d pending, %d flushes, %d closed", len(r.lanes), len(r.pending), len(r.flushes), len(r.closed))
+		}
+		for _, l := range r.pending[:cap(r.pending)] {
+			if l != nil {
+				t.Fatal("a closed lane is held by a free place of pending")
+			}
+		}
+		for _, open := range r.flushes[:cap(r.flushes)] {
+			if open.lane != nil {
+				t.Fatal("a closed lane is held by a flush that was answered")
+			}
 		}
 	}
 }

@@ -66,7 +66,8 @@ type epochMark struct {
 //
 // Invariants (checked by Valid): words ascend by base and are never empty; acked is a subset of delivered; the lowest
 // delivered bit of the first word is not acked, so it is the first un-acknowledged record; every bit lies in
-// [start, position); inTransit and unacked are the number of delivered bits and of those not acked.
+// [start, position); inTransit and unacked are the number of delivered bits and of those not acked; finished is the number
+// of records delivered in all less inTransit.
 type Tracker struct {
 	// words is a ring whose length is a power of two; head is the first used place, used how many are used.
 	words      []word
@@ -76,6 +77,7 @@ type Tracker struct {
 	position  int64
 	inTransit int
 	unacked   int
+	finished  uint64
 
 	// finishedEpoch is the leader epoch of the highest record below the finished point. marks are the epoch changes above
 	// it, from marksHead on; lastEpoch is that of the last delivered record.
@@ -253,7 +255,9 @@ func (t *Tracker) settle() {
 		if finished == 0 {
 			return
 		}
-		t.inTransit -= bits.OnesCount64(finished)
+		passed := bits.OnesCount64(finished)
+		t.inTransit -= passed
+		t.finished += uint64(passed)
 		if t.marksHead < len(t.marks) {
 			t.passMarks(w.base + int64(bits.Len64(finished)) - 1)
 		}
@@ -316,6 +320,49 @@ func (t *Tracker) InTransit() int { return t.inTransit }
 
 // Unacked returns the number of records delivered and not acknowledged.
 func (t *Tracker) Unacked() int { return t.unacked }
+
+// FinishedBeyond returns the number of records that are acknowledged and wait for one below them.
+func (t *Tracker) FinishedBeyond() int { return t.inTransit - t.unacked }
+
+// Finished returns how many records have come to lie below the finished point since the tracker was made. It never falls.
+func (t *Tracker) Finished() uint64 { return t.finished }
+
+// Map returns what is acknowledged beyond Committable, with the leader epoch of the highest such record. Offsets that were
+// not delivered are in no run: another owner may be shown what this one was not, such as records of aborted transactions.
+// It takes a step per run and word in transit.
+func (t *Tracker) Map() OffsetMap {
+	if t.FinishedBeyond() == 0 {
+		return OffsetMap{}
+	}
+	var runs []offsetRun
+	for i := range t.used {
+		w := t.at(i)
+		for rest := w.delivered & w.acked; rest != 0; {
+			low := bits.TrailingZeros64(rest)
+			length := bits.TrailingZeros64(^(rest >> low))
+			rest &^= (1<<length - 1) << low
+			first := w.base + int64(low)
+			if last := len(runs) - 1; last >= 0 && runs[last].last+1 == first {
+				runs[last].last = first + int64(length) - 1
+			} else {
+				runs = append(runs, offsetRun{first: first, last: first + int64(length) - 1})
+			}
+		}
+	}
+	return OffsetMap{runs: runs, leaderEpoch: max(t.epochAt(runs[len(runs)-1].last), kafka.NoLeaderEpoch)}
+}
+
+// epochAt returns the leader epoch of the record in transit at offset.
+func (t *Tracker) epochAt(offset int64) int32 {
+	epoch := t.finishedEpoch
+	for _, mark := range t.marks[t.marksHead:] {
+		if mark.from > offset {
+			break
+		}
+		epoch = mark.epoch
+	}
+	return epoch
+}
 
 // Position returns the next offset to deliver.
 func (t *Tracker) Position() int64 { return t.position }

@@ -342,10 +342,14 @@ func compare(tracker *Tracker, naive *twin) error {
 		epoch = naive.epochs[naive.offsets[naive.finished-1]]
 	}
 	if tracker.Committable() != committable || tracker.CommittableEpoch() != epoch ||
+		tracker.FinishedBeyond() != len(open)-len(unacked) || tracker.Finished() != uint64(naive.finished) ||
 		tracker.InTransit() != len(open) || tracker.Unacked() != len(unacked) || tracker.Position() != naive.position {
 		return fmt.Errorf("tracker %d@%d transit %d unacked %d position %d; twin %d@%d %d %d %d",
 			tracker.Committable(), tracker.CommittableEpoch(), tracker.InTransit(), tracker.Unacked(), tracker.Position(),
 			committable, epoch, len(open), len(unacked), naive.position)
+	}
+	if err := compareMap(tracker, naive, open); err != nil {
+		return err
 	}
 	visited := 0
 	for offset, ok := tracker.NextUnacked(naive.start); ok; offset, ok = tracker.NextUnacked(offset + 1) {
@@ -356,6 +360,30 @@ func compare(tracker *Tracker, naive *twin) error {
 	}
 	if visited != len(unacked) {
 		return fmt.Errorf("visited %d of %d un-acked records", visited, len(unacked))
+	}
+	return nil
+}
+
+// compareMap checks that the map has each acknowledged record in transit, no other one, and runs that are as long as can be.
+func compareMap(tracker *Tracker, naive *twin, open []int64) error {
+	m := tracker.Map()
+	epoch, runs := kafka.NoLeaderEpoch, 0
+	for _, offset := range open {
+		if !naive.acked[offset] {
+			continue
+		}
+		epoch = naive.epochs[offset]
+		if !naive.acked[offset-1] || offset-1 < open[0] {
+			runs++ // a hole ends a run as well
+		}
+	}
+	if m.LeaderEpoch() != epoch || m.Runs() != runs || m.Empty() != (runs == 0) {
+		return fmt.Errorf("map of %d runs and epoch %d, want %d and %d", m.Runs(), m.LeaderEpoch(), runs, epoch)
+	}
+	for offset := tracker.Committable(); offset < naive.position; offset++ {
+		if got := m.Finished(offset, epoch); got != naive.acked[offset] {
+			return fmt.Errorf("map: %d finished is %t", offset, got)
+		}
 	}
 	return nil
 }

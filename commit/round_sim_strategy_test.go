@@ -1,0 +1,128 @@
+package commit
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// naiveLane is everything that was offered under one epoch of a partition, nothing forgotten, and what was confirmed.
+type naiveLane struct {
+	opened time.Time
+	offers []naiveOffer
+	// confirmed, its text and count, and when.
+	confirmed int64
+	text      string
+	counted   uint64
+	at        time.Time
+	finished  uint64
+	// refused: metadata was too large. again: something was, and is sent anew at once.
+	refused, again bool
+}
+
+type naiveOffer struct {
+	at time.Time
+	Offset
+}
+
+// state is what a strategy is to be told of the lane if that offset is about to be sent.
+func (n *naiveLane) state(offset *Offset) State {
+	state := State{
+		TopicPartition: offset.TopicPartition, Committed: n.confirmed, Finished: offset.Offset,
+		Records: offset.Finished - n.counted, LastCommit: n.at,
+	}
+	for _, offer := range n.offers {
+		if offer.Offset.Offset > n.confirmed {
+			state.Since = offer.at
+			break
+		}
+	}
+	return state
+}
+
+// scattered is due whenever a hash of the state says so.
+type scattered struct{}
+
+func (scattered) Name() string { return "scattered" }
+
+func (scattered) Due(s State) (time.Time, bool) {
+	sum := uint64(s.Committed)*7 + uint64(s.Finished)*13 + s.Records*31 + uint64(s.Since.UnixMilli()) + uint64(s.LastCommit.UnixMilli())*3
+	return s.Since.Add(time.Duration(sum%700) * time.Millisecond), sum%5 > 0
+}
+
+// fragile is every until it panics.
+type fragile struct {
+	Strategy
+	left *int
+}
+
+func (f fragile) Due(s State) (time.Time, bool) {
+	if *f.left--; *f.left < 0 {
+		panic(errors.New("broken"))
+	}
+	return f.Strategy.Due(s)
+}
+
+// chooseStrategy returns a strategy for the machine, and the one to compare it with.
+func chooseStrategy(c choices) (given, naive Strategy) {
+	switch c.pick(8) {
+	case 1:
+		given = EveryRecords(1 + c.pick(20))
+	case 2:
+		given = Every(time.Duration(1+c.pick(2000)) * time.Millisecond)
+	case 3:
+		given = OnDemand()
+	case 4:
+		given = Manual()
+	case 5:
+		given = scattered{}
+	case 6:
+		left := c.pick(30)
+		return fragile{Every(time.Second), &left}, Every(time.Second)
+	case 7:
+		return nil, Opportunistic()
+	default:
+		given = Opportunistic()
+	}
+	return given, given
+}
+
+// asked checks that somebody asked for a round, and for each offset in it: the strategy, a flush, a map that is due or
+// goes along, or a refusal of metadata.
+func (m *coordinator) asked(round Round) error {
+	wanted := false
+	for i := range round.Offsets {
+		offset := &round.Offsets[i]
+		n := m.lanes[offset.TopicPartition]
+		if n == nil {
+			return fmt.Errorf("%s is not open", offset.TopicPartition)
+		}
+		at, allowed := m.naive.Due(n.state(offset))
+		due := allowed && !at.After(m.now)
+		if offset.Offset == n.confirmed { // the map alone
+			allowed, due = offset.Metadata != n.text, !m.now.Before(later(n.opened, n.at).Add(DefaultMapSpacing))
+			if _, only := m.naive.(onDemand); only {
+				due = false
+			}
+		}
+		for id := range m.flushes {
+			if m.flushed[id] == offset.TopicPartition {
+				allowed, due = true, true
+			}
+		}
+		if n.again {
+			allowed, due, n.again = true, true, false
+		}
+		switch {
+		case !allowed || IsManual(m.naive):
+			return fmt.Errorf("%s: nobody asked for %d", offset.TopicPartition, offset.Offset)
+		case n.refused && hasMap(offset.Metadata):
+			return fmt.Errorf("%s: a map is sent again", offset.TopicPartition)
+		}
+		wanted = wanted || due
+	}
+	if !wanted {
+		return errors.New("nobody asked for it yet")
+	}
+	return nil
+}
