@@ -9,10 +9,12 @@ type Grant[H comparable] struct {
 }
 
 // Budget hands out a limited number of bytes, first in, first out: who asks for little never overtakes who asked for much
-// earlier, so nobody starves. It is owned by one actor and not safe for concurrent use.
+// earlier. The first in line passes as long as anything is free, so the limit is exceeded by one grant at most. Were it to
+// wait until all it asks for is free, a holder of little that never lets go would keep it, and all behind it, for ever.
+// It is owned by one actor or one lock and not safe for concurrent use.
 //
 // Invariants (checked by Valid): held is the sum of what the holders have, none of them negative; it is above the limit
-// only by one grant made when nothing else was held, or by Adjust; the first one waiting does not fit.
+// only by the last grant, or by Adjust; who waits does so because the limit is reached.
 type Budget[H comparable] struct {
 	limit   int
 	held    int
@@ -26,19 +28,27 @@ func NewBudget[H comparable](limit int) *Budget[H] {
 }
 
 // Ask asks for bytes, of which a negative number counts as 0. It returns true when they are granted; else the holder waits
-// in line and a later call returns its [Grant]. A request larger than the limit passes when nothing else is held. A
-// holder may ask more than once.
+// in line and a later call returns its [Grant]. A request larger than what is free passes when anything is free at all,
+// and so does one larger than the limit. A holder may ask more than once.
 func (b *Budget[H]) Ask(holder H, bytes int) (granted bool) {
-	bytes = max(bytes, 0)
-	if len(b.waiting) == 0 && b.fits(bytes) {
-		b.give(holder, bytes)
+	if b.Try(holder, bytes) {
 		return true
 	}
-	b.waiting = append(b.waiting, Grant[H]{Holder: holder, Bytes: bytes})
+	b.waiting = append(b.waiting, Grant[H]{Holder: holder, Bytes: max(bytes, 0)})
 	return false
 }
 
-func (b *Budget[H]) fits(bytes int) bool { return b.held <= 0 || bytes <= b.limit-b.held }
+// Try is Ask without waiting: what is not granted is forgotten.
+func (b *Budget[H]) Try(holder H, bytes int) (granted bool) {
+	if len(b.waiting) > 0 || b.full() {
+		return false
+	}
+	b.give(holder, max(bytes, 0))
+	return true
+}
+
+// full reports whether nothing is free. A budget of which nothing is held is never full, whatever its limit.
+func (b *Budget[H]) full() bool { return b.held > 0 && b.held >= b.limit }
 
 func (b *Budget[H]) give(holder H, bytes int) {
 	b.held += bytes
@@ -67,6 +77,17 @@ func (b *Budget[H]) Adjust(holder H, delta int) []Grant[H] {
 
 // Drop ends a holder: what it has is free, and what it waits for is forgotten. It returns who gets some now.
 func (b *Budget[H]) Drop(holder H) []Grant[H] {
+	b.forget(holder)
+	return b.Adjust(holder, -b.holders[holder])
+}
+
+// Withdraw forgets what a holder waits for; what it has stays. It returns who gets some now.
+func (b *Budget[H]) Withdraw(holder H) []Grant[H] {
+	b.forget(holder)
+	return b.pump()
+}
+
+func (b *Budget[H]) forget(holder H) {
 	kept := b.waiting[:0]
 	for _, w := range b.waiting {
 		if w.Holder != holder {
@@ -75,13 +96,12 @@ func (b *Budget[H]) Drop(holder H) []Grant[H] {
 	}
 	clear(b.waiting[len(kept):])
 	b.waiting = kept
-	return b.Adjust(holder, -b.holders[holder])
 }
 
-// pump grants from the head of the line as long as it fits.
+// pump grants from the head of the line as long as anything is free.
 func (b *Budget[H]) pump() []Grant[H] {
 	n := 0
-	for n < len(b.waiting) && b.fits(b.waiting[n].Bytes) {
+	for n < len(b.waiting) && !b.full() {
 		b.give(b.waiting[n].Holder, b.waiting[n].Bytes)
 		n++
 	}
@@ -124,8 +144,8 @@ func (b *Budget[H]) Valid() error {
 	if sum != b.held {
 		return fmt.Errorf("buffer: %d bytes held, the holders have %d", b.held, sum)
 	}
-	if len(b.waiting) > 0 && b.fits(b.waiting[0].Bytes) {
-		return fmt.Errorf("buffer: %v waits for %d bytes that fit", b.waiting[0].Holder, b.waiting[0].Bytes)
+	if len(b.waiting) > 0 && !b.full() {
+		return fmt.Errorf("buffer: %v waits for %d bytes, %d of %d are held", b.waiting[0].Holder, b.waiting[0].Bytes, b.held, b.limit)
 	}
 	return nil
 }

@@ -16,11 +16,13 @@ type chunk[C any] struct {
 	bytes   int
 }
 
-// slab is the records of one batch that were not taken, next the position behind the batch.
+// slab is the records of one batch that were not taken, next the position behind the batch. lease is nil when its memory
+// is left to the garbage collector.
 type slab struct {
 	records []kafka.Record
 	next    int64
 	bytes   int
+	lease   *Lease
 }
 
 // Surplus holds what one partition received and has not delivered, in offset order: chunks that are still compressed, and
@@ -36,19 +38,24 @@ type slab struct {
 type Surplus[C any] struct {
 	chunks   []chunk[C]
 	slabs    []slab
+	closes   func(C)
 	position int64
 	count    int
-	bytes    int
+	// compressed is the bytes of chunks, decoded those of slabs.
+	compressed, decoded int
 }
 
-// NewSurplus returns an empty surplus; position is the next offset to deliver.
-func NewSurplus[C any](position int64) *Surplus[C] { return &Surplus[C]{position: position} }
+// NewSurplus returns an empty surplus; position is the next offset to deliver. Drop calls closes with each chunk it lets
+// go; nil for nothing to do.
+func NewSurplus[C any](position int64, closes func(C)) *Surplus[C] {
+	return &Surplus[C]{position: position, closes: closes}
+}
 
 // Push adds a chunk of that many compressed bytes behind all others.
 func (s *Surplus[C]) Push(content C, bytes int) {
 	bytes = max(bytes, 0)
 	s.chunks = append(s.chunks, chunk[C]{content: content, bytes: bytes})
-	s.bytes += bytes
+	s.compressed += bytes
 }
 
 // NeedsDecode reports whether no record is ready and a chunk is waiting.
@@ -62,24 +69,35 @@ func (s *Surplus[C]) Front() (content C, ok bool) {
 	return s.chunks[0].content, true
 }
 
+// FrontBytes returns what still counts of the chunk to decode next.
+func (s *Surplus[C]) FrontBytes() int {
+	if len(s.chunks) == 0 {
+		return 0
+	}
+	return s.chunks[0].bytes
+}
+
 // Decoded adds one decoded batch of the front chunk: its records, which may be none (a control batch, or one emptied by
 // compaction), the offset after the batch, its decompressed bytes, and the compressed bytes of the chunk it came from
-// (0 when that is not known: they count until Finish).
-func (s *Surplus[C]) Decoded(records []kafka.Record, next int64, bytes, consumed int) error {
+// (0 when that is not known: they count until Finish). memory is what the records lie in, nil for the garbage collector's;
+// it is recycled by the slab's [Lease], and at once when there are no records.
+func (s *Surplus[C]) Decoded(records []kafka.Record, next int64, bytes, consumed int, memory Memory) error {
 	if len(s.chunks) == 0 {
 		return ErrNoChunk
 	}
 	front := &s.chunks[0]
 	consumed = min(max(consumed, 0), front.bytes)
 	front.bytes -= consumed
-	s.bytes -= consumed
+	s.compressed -= consumed
+	lease := newLease(memory)
 	if len(records) > 0 {
 		bytes = max(bytes, 0)
-		s.slabs = append(s.slabs, slab{records: records, next: next, bytes: bytes})
+		s.slabs = append(s.slabs, slab{records: records, next: next, bytes: bytes, lease: lease})
 		s.count += len(records)
-		s.bytes += bytes
+		s.decoded += bytes
 		return nil
 	}
+	lease.end()
 	if last := len(s.slabs) - 1; last >= 0 {
 		s.slabs[last].next = max(s.slabs[last].next, next)
 	} else {
@@ -93,7 +111,7 @@ func (s *Surplus[C]) Finish() {
 	if len(s.chunks) == 0 {
 		return
 	}
-	s.bytes -= s.chunks[0].bytes
+	s.compressed -= s.chunks[0].bytes
 	s.chunks = pop(s.chunks)
 }
 
@@ -106,29 +124,32 @@ func pop[E any](queue []E) []E {
 
 // Take returns at most limit records, those next in order, out of one slab and without copying; nil when none is ready. A
 // slab larger than limit is taken in even parts.
-// Appending to them never reaches the records left. freed is the slab's bytes when these are its last records, else 0:
-// from then on the slab is the taker's alone.
-func (s *Surplus[C]) Take(limit int) (records []kafka.Record, freed int) {
+// Appending to them never reaches the records left. lease is a hold on the slab's memory, for the taker to release when
+// nobody reads these records any more; nil when the memory is not recycled. freed is the slab's bytes when these are its
+// last records, else 0: from then on the slab is the taker's alone.
+func (s *Surplus[C]) Take(limit int) (records []kafka.Record, lease *Lease, freed int) {
 	if len(s.slabs) == 0 || limit <= 0 {
-		return nil, 0
+		return nil, nil, 0
 	}
 	front := &s.slabs[0]
 	n := len(front.records)
 	if parts := (n + limit - 1) / limit; parts > 1 {
 		n = (n + parts - 1) / parts // even parts, so that the last one is not a crumb
 	}
-	records = front.records[:n:n]
+	records, lease = front.records[:n:n], front.lease
+	lease.hold()
 	s.count -= n
 	if n < len(front.records) {
 		front.records = front.records[n:]
 		s.position = records[n-1].Offset + 1
-		return records, 0
+		return records, lease, 0
 	}
 	freed = front.bytes
-	s.bytes -= freed
+	s.decoded -= freed
+	lease.end()
 	s.position = max(s.position, front.next, records[n-1].Offset+1)
 	s.slabs = pop(s.slabs)
-	return records, freed
+	return records, lease, freed
 }
 
 // Position returns the next offset to deliver: behind the last record taken, and behind the markers and empty batches
@@ -138,36 +159,47 @@ func (s *Surplus[C]) Position() int64 { return s.position }
 // Len returns the number of records ready to be taken.
 func (s *Surplus[C]) Len() int { return s.count }
 
-// Bytes returns the bytes held: compressed chunks and decompressed slabs.
-func (s *Surplus[C]) Bytes() int { return s.bytes }
+// Bytes returns the bytes held, of compressed chunks and of decoded slabs. A slab counts as a whole until its last records
+// are taken.
+func (s *Surplus[C]) Bytes() (compressed, decoded int) { return s.compressed, s.decoded }
 
 // Empty reports whether nothing is held at all.
 func (s *Surplus[C]) Empty() bool { return len(s.slabs) == 0 && len(s.chunks) == 0 }
 
-// Drop lets everything go and returns its bytes. The position stays.
+// Drop lets everything go and returns its bytes: chunks are closed, and the memory of slabs is recycled, now or when what
+// was taken of them is released. The position stays.
 func (s *Surplus[C]) Drop() (freed int) {
-	freed = s.bytes
+	freed = s.compressed + s.decoded
+	if s.closes != nil {
+		for _, c := range s.chunks {
+			s.closes(c.content)
+		}
+	}
+	for _, b := range s.slabs {
+		b.lease.end()
+	}
 	clear(s.chunks)
 	clear(s.slabs)
-	s.chunks, s.slabs, s.count, s.bytes = s.chunks[:0], s.slabs[:0], 0, 0
+	s.chunks, s.slabs, s.count, s.compressed, s.decoded = s.chunks[:0], s.slabs[:0], 0, 0, 0
 	return freed
 }
 
 // Valid checks the invariants named at the type.
 func (s *Surplus[C]) Valid() error {
-	count, bytes := 0, 0
+	count, compressed, decoded := 0, 0, 0
 	for _, c := range s.chunks {
-		bytes += c.bytes
+		compressed += c.bytes
 	}
 	for _, b := range s.slabs {
 		if len(b.records) == 0 {
 			return errors.New("buffer: a slab without records")
 		}
 		count += len(b.records)
-		bytes += b.bytes
+		decoded += b.bytes
 	}
-	if count != s.count || bytes != s.bytes {
-		return fmt.Errorf("buffer: %d records of %d bytes counted, %d of %d held", s.count, s.bytes, count, bytes)
+	if count != s.count || compressed != s.compressed || decoded != s.decoded {
+		return fmt.Errorf("buffer: %d records of %d bytes and %d compressed counted, %d, %d and %d held",
+			s.count, s.decoded, s.compressed, count, decoded, compressed)
 	}
 	return nil
 }

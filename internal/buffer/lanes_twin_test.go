@@ -1,0 +1,451 @@
+package buffer
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// twinRecord is one record of lanesTwin.
+type twinRecord struct {
+	seq      uint64
+	class    string
+	record   *kafka.Record
+	attempt  int
+	claimed  bool
+	finished bool
+	// collected records were reported, dropped ones forgotten.
+	collected, dropped bool
+}
+
+func (r *twinRecord) unfinished() bool { return !r.finished && !r.dropped }
+
+// lanesTwin is Lanes in the plainest way: it keeps every record ever pushed and looks through all of them each time.
+type lanesTwin struct {
+	capacity int
+	records  []*twinRecord
+	failed   map[string]bool
+	dropped  bool
+}
+
+func (w *lanesTwin) low() uint64 {
+	for _, r := range w.records {
+		if !r.collected {
+			return r.seq
+		}
+	}
+	return uint64(len(w.records))
+}
+
+// lane returns the unfinished records of a class, and whether one is claimed.
+func (w *lanesTwin) lane(class string) (lane []*twinRecord, busy bool) {
+	if w.dropped {
+		return nil, false
+	}
+	for _, r := range w.records {
+		if r.class == class && r.unfinished() {
+			lane = append(lane, r)
+			busy = busy || r.claimed
+		}
+	}
+	return lane, busy
+}
+
+// lanes returns the lanes that are ready and those that are parked, lowest head first.
+func (w *lanesTwin) lanes() (ready, parked [][]*twinRecord) {
+	seen := map[string]bool{}
+	for _, r := range w.records {
+		if seen[r.class] || !r.unfinished() {
+			continue
+		}
+		seen[r.class] = true
+		lane, busy := w.lane(r.class)
+		switch {
+		case busy || len(lane) == 0:
+		case w.failed[r.class]:
+			parked = append(parked, lane)
+		default:
+			ready = append(ready, lane)
+		}
+	}
+	return ready, parked
+}
+
+func (w *lanesTwin) claim(most, lanes int) (got []Claimed) {
+	ready, _ := w.lanes()
+	for _, lane := range ready[:min(len(ready), lanes)] {
+		for _, r := range lane {
+			if len(got) < most {
+				r.claimed = true
+				r.attempt++
+				got = append(got, Claimed{Seq: r.seq, Record: r.record, Attempt: r.attempt})
+			}
+		}
+	}
+	slices.SortFunc(got, func(a, b Claimed) int { return int(a.Seq) - int(b.Seq) })
+	return got
+}
+
+func (w *lanesTwin) settle(seq uint64, how int) bool {
+	if seq >= uint64(len(w.records)) || !w.records[seq].claimed {
+		return false
+	}
+	r := w.records[seq]
+	r.claimed = false
+	switch how {
+	case settleDone:
+		r.finished = true
+		if lane, _ := w.lane(r.class); len(lane) == 0 {
+			delete(w.failed, r.class)
+		}
+	case settleFail:
+		w.failed[r.class] = true
+	case settleReturn:
+		r.attempt--
+	}
+	if !r.finished && w.dropped {
+		r.dropped = true
+	}
+	return true
+}
+
+const (
+	settleDone = iota
+	settleFail
+	settleReturn
+)
+
+func (w *lanesTwin) unpark(seq uint64) bool {
+	_, parked := w.lanes()
+	for _, lane := range parked {
+		if lane[0].seq == seq {
+			delete(w.failed, lane[0].class)
+			return true
+		}
+	}
+	return false
+}
+
+func (w *lanesTwin) drop() (n int) {
+	for _, r := range w.records {
+		if r.unfinished() && !r.claimed {
+			r.dropped = true
+			n++
+		}
+	}
+	w.dropped = true
+	return n
+}
+
+// lanesHash is a hash to test with; nil is the real one.
+type lanesHash struct {
+	name string
+	hash func(key []byte) uint64
+}
+
+func number(key []byte) (n uint64) {
+	for _, b := range key {
+		n = n*10 + uint64(b-'0')
+	}
+	return n
+}
+
+var lanesHashes = []lanesHash{
+	{"real", nil},
+	{"one lane for all", func([]byte) uint64 { return 7 }},
+	{"three lanes", func(key []byte) uint64 { return number(key) % 3 << 62 }},
+	{"all at the table's first place", number},
+	{"all at the table's last place", func(key []byte) uint64 { return ^number(key) }},
+	{"neighbors around the table's end", func(key []byte) uint64 { return number(key)%8<<61 - number(key)%5<<57 }},
+}
+
+// lanesHistory is one run of Lanes beside its twin.
+type lanesHistory struct {
+	lanes   *Lanes
+	twin    *lanesTwin
+	hash    lanesHash
+	keys    int
+	choose  func(n int) int
+	claimed []uint64
+}
+
+// newLanesHistory begins a run; choose returns a number from 0 to n-1.
+func newLanesHistory(choose func(n int) int) *lanesHistory {
+	h := &lanesHistory{choose: choose, hash: lanesHashes[choose(len(lanesHashes))]}
+	config := LanesConfig{
+		Capacity: []int{1, 2, 5, 20, 63, 64, 65, 100, 150, 300}[choose(10)],
+		Ordered:  choose(4) != 0,
+	}
+	h.keys = []int{1, 2, 5, 20, 1 << 20}[choose(5)]
+	h.lanes = NewLanes(config)
+	if h.hash.hash != nil {
+		h.lanes.hash = h.hash.hash
+	}
+	h.twin = &lanesTwin{capacity: config.Capacity, failed: map[string]bool{}}
+	return h
+}
+
+func (h *lanesHistory) push() error {
+	seq := uint64(len(h.twin.records))
+	key := fmt.Append(nil, h.choose(h.keys))
+	if h.choose(10) == 0 {
+		key = nil
+	}
+	record := &kafka.Record{Offset: int64(seq)}
+	got, ok := h.lanes.Push(record, key)
+	if room := !h.twin.dropped && seq-h.twin.low() < uint64(h.twin.capacity); ok != room || ok && got != seq {
+		return fmt.Errorf("pushed as %d, %t, want %d, %t", got, ok, seq, room)
+	}
+	if !ok {
+		return nil
+	}
+	class := fmt.Sprintf("%t %s", key == nil, key)
+	if !h.lanes.ordered {
+		class = fmt.Sprint(seq)
+	} else if h.hash.hash != nil {
+		class = fmt.Sprint(h.lanes.hashOf(key))
+	}
+	h.twin.records = append(h.twin.records, &twinRecord{seq: seq, class: class, record: record})
+	return nil
+}
+
+func (h *lanesHistory) claim(most int, heads bool) error {
+	before := slices.Clone(h.claimed)
+	var got, want []Claimed
+	if heads {
+		got, want = h.lanes.ClaimHeads([]Claimed{{}}, most)[1:], h.twin.claim(most, len(h.twin.records))
+	} else {
+		got, want = h.lanes.Claim([]Claimed{{}}, most)[1:], h.twin.claim(most, 1)
+	}
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("claimed %v, want %v", got, want)
+	}
+	for _, c := range got {
+		h.claimed = append(h.claimed, c.Seq)
+	}
+	// Whatever the twin thinks: nothing of the class was claimed already, and nothing below is left out.
+	for _, c := range got {
+		for _, r := range h.twin.records[:c.Seq] {
+			if r.class == h.twin.records[c.Seq].class && !r.finished && !slices.Contains(h.claimed[len(before):], r.seq) {
+				return fmt.Errorf("%d was claimed before %d of the same lane, or beside it", c.Seq, r.seq)
+			}
+		}
+	}
+	return nil
+}
+
+func (h *lanesHistory) settle(seq uint64, how int) error {
+	settle := []func(uint64) bool{h.lanes.Done, h.lanes.Fail, h.lanes.Return}[how]
+	if got, want := settle(seq), h.twin.settle(seq, how); got != want {
+		return fmt.Errorf("settling %d: %t, want %t", seq, got, want)
+	}
+	h.claimed = slices.DeleteFunc(h.claimed, func(c uint64) bool { return c == seq })
+	return nil
+}
+
+func (h *lanesHistory) unpark(seq uint64) error {
+	if got, want := h.lanes.Unpark(seq), h.twin.unpark(seq); got != want {
+		return fmt.Errorf("unparking %d: %t, want %t", seq, got, want)
+	}
+	return nil
+}
+
+func (h *lanesHistory) collect() error {
+	var err error
+	next := uint64(0)
+	h.lanes.Collect(func(seq uint64, record *kafka.Record) {
+		r := h.twin.records[seq]
+		if seq < next || r.record != record || !r.finished || r.collected {
+			err = fmt.Errorf("collected %d after %d: %+v", seq, next, *r)
+		}
+		r.collected = true
+		next = seq + 1
+	})
+	for _, r := range h.twin.records {
+		if r.finished && !r.collected {
+			return fmt.Errorf("%d was not collected", r.seq)
+		}
+	}
+	return err
+}
+
+// step does one thing with both and compares what is seen of them.
+func (h *lanesHistory) step() (err error) {
+	seq := uint64(h.choose(len(h.twin.records) + 2))
+	if len(h.claimed) > 0 && h.choose(20) != 0 {
+		seq = h.claimed[h.choose(len(h.claimed))]
+	}
+	switch h.choose(16) {
+	case 0, 1, 2, 3:
+		for range h.choose(12) {
+			if err == nil {
+				err = h.push()
+			}
+		}
+	case 4, 5:
+		err = h.claim(h.choose(6)-1, false)
+	case 6, 7:
+		err = h.claim(h.choose(30)-1, true)
+	case 8, 9, 10:
+		err = h.settle(seq, settleDone)
+	case 11:
+		// Many at once, so that the window moves.
+		for _, c := range slices.Clone(h.claimed) {
+			if err == nil && h.choose(8) != 0 {
+				err = h.settle(c, settleDone)
+			}
+		}
+	case 12:
+		err = h.settle(seq, settleFail)
+	case 13:
+		err = h.settle(seq, settleReturn)
+	case 14:
+		if _, parked := h.twin.lanes(); len(parked) > 0 && h.choose(4) != 0 {
+			seq = parked[h.choose(len(parked))][0].seq
+		}
+		err = h.unpark(seq)
+	case 15:
+		if h.choose(60) == 0 {
+			if got, want := h.lanes.Drop(), h.twin.drop(); got != want {
+				return fmt.Errorf("%d dropped, want %d", got, want)
+			}
+		}
+		err = h.collect()
+	}
+	if err != nil {
+		return err
+	}
+	if err := h.lanes.Valid(); err != nil {
+		return err
+	}
+	return h.compare(seq)
+}
+
+func (h *lanesHistory) compare(seq uint64) error {
+	w, l := h.twin, h.lanes
+	ready, parked := w.lanes()
+	waiting, claimed, lowest := 0, 0, Lowest{}
+	isParked := map[*twinRecord]bool{}
+	for _, r := range slices.Concat(parked...) {
+		isParked[r] = true
+	}
+	for _, r := range slices.Backward(w.records) {
+		if !r.unfinished() {
+			continue
+		}
+		lowest = Lowest{Seq: r.seq, Record: r.record, Attempt: r.attempt}
+		switch {
+		case r.claimed:
+			claimed++
+			lowest.State = LaneClaimed
+		case isParked[r]:
+			lowest.State = LaneParked
+			waiting++
+		default:
+			waiting++
+		}
+	}
+	got := fmt.Sprint(l.Low(), l.Ready(), l.ReadyRecords(), l.Parked(), l.ParkedRecords(), l.Waiting(), l.Claimed())
+	want := fmt.Sprint(w.low(), len(ready), len(slices.Concat(ready...)), len(parked), len(slices.Concat(parked...)), waiting, claimed)
+	if got != want {
+		return fmt.Errorf("low, ready, parked, waiting and claimed are %s, want %s", got, want)
+	}
+	gotLowest, ok := l.Lowest()
+	if gotLowest.Lane = 0; gotLowest != lowest || ok != (waiting+claimed > 0) {
+		return fmt.Errorf("lowest %+v, %t, want %+v", gotLowest, ok, lowest)
+	}
+	gotHead, gotParked, ok := l.Head(seq)
+	var wantHead uint64
+	var wantParked, wantOK bool
+	if seq < uint64(len(w.records)) && seq >= w.low() {
+		if lane, _ := w.lane(w.records[seq].class); len(lane) > 0 {
+			wantHead, wantParked, wantOK = lane[0].seq, isParked[lane[0]], true
+		}
+	}
+	if gotHead != wantHead || gotParked != wantParked || ok != wantOK {
+		return fmt.Errorf("head of %d: %d, %t, %t, want %d, %t, %t", seq, gotHead, gotParked, ok, wantHead, wantParked, wantOK)
+	}
+	return nil
+}
+
+// finish brings everything to its end.
+func (h *lanesHistory) finish() error {
+	for h.lanes.Waiting()+h.lanes.Claimed() > 0 {
+		if err := h.claim(1000, true); err != nil {
+			return err
+		}
+		for _, seq := range slices.Clone(h.claimed) {
+			if err := h.settle(seq, settleDone); err != nil {
+				return err
+			}
+		}
+		_, parked := h.twin.lanes()
+		for _, lane := range parked {
+			if err := h.unpark(lane[0].seq); err != nil {
+				return err
+			}
+		}
+	}
+	if err := h.collect(); err != nil {
+		return err
+	}
+	if err := h.lanes.Valid(); err != nil {
+		return err
+	}
+	if low := h.lanes.Low(); !h.twin.dropped && low != uint64(len(h.twin.records)) {
+		return fmt.Errorf("low %d of %d", low, len(h.twin.records))
+	}
+	return h.compare(h.lanes.Low())
+}
+
+func TestLanesDoAsTheirTwin(t *testing.T) {
+	histories := uint64(300)
+	if testing.Short() {
+		histories = 100
+	}
+	for seed := range histories {
+		r := rand.New(rand.NewPCG(seed, 7))
+		h := newLanesHistory(r.IntN)
+		for step := range 200 {
+			if err := h.step(); err != nil {
+				t.Fatalf("seed %d, hash %q, step %d: %v", seed, h.hash.name, step, err)
+			}
+		}
+		if err := h.finish(); err != nil {
+			t.Fatalf("seed %d, hash %q, at the end: %v", seed, h.hash.name, err)
+		}
+	}
+}
+
+func FuzzLanes(f *testing.F) {
+	for seed := range uint64(12) {
+		script := make([]byte, 400)
+		r := rand.New(rand.NewPCG(seed, 8))
+		for i := range script {
+			script[i] = byte(r.Uint32())
+		}
+		f.Add(script)
+	}
+	f.Fuzz(func(t *testing.T, script []byte) {
+		script = script[:min(len(script), 2000)]
+		h := newLanesHistory(func(n int) int {
+			if len(script) == 0 {
+				return 0
+			}
+			chosen := int(script[0]) % n
+			script = script[1:]
+			return chosen
+		})
+		for len(script) > 0 {
+			if err := h.step(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := h.finish(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
