@@ -166,7 +166,7 @@ func newTestReader(t testing.TB, batches ...testBatch) *chunkReader {
 	for _, b := range batches {
 		data = append(data, b.encode(t)...)
 	}
-	return newChunkReader(testChunk(data), newDecompressors())
+	return newChunkReader(testChunk(data), newDecompressors(), nil)
 }
 
 // readAll reads the chunk to its end or error and returns all records, the last NextOffset and the error.
@@ -218,4 +218,10 @@ func benchChunk(t testing.TB, codec, size int) (data []byte, records int) {
 		data = append(data, b.encode(t)...)
 	}
 	return data, records
+}
+
+// inflateFresh inflates into memory that nobody gives back.
+func inflateFresh(d *decompressors, codec int, src []byte, limit int) ([]byte, error) {
+	out, _, err := d.inflate(codec, src, limit, nil)
+	return out, err
 }

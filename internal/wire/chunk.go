@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/troupego/troupe/actors"
+	"github.com/troupego/troupe/internal/buffer"
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
@@ -28,9 +29,17 @@ const (
 // or one of an aborted transaction ends there; its records are decompressed, into a buffer of their own, or left where
 // they lie; the records become a slab whose keys, values and headers alias that buffer. A batch of more than
 // maxSlabRecords records comes as several slabs, one per call.
+//
+// With Recycle, the decompressed bytes and the records lie in blocks of the pool. The reader has a reference to the bytes
+// it reads, each slab one to the bytes it aliases: the body of its batch, or the chunk's buffer. Slabs may be recycled from
+// other goroutines while the reader goes on.
 type chunkReader struct {
 	chunk      actors.Chunk
 	decompress *decompressors
+	// memory is where bodies and records come from; nil without Recycle.
+	memory *pool
+	// source is the memory that the chunk lies in, as long as the reader has its reference to it.
+	source *block
 	// rest is what was not looked at yet.
 	rest []byte
 	// read is whether a whole batch was read.
@@ -43,24 +52,41 @@ type chunkReader struct {
 	// aborting is the producers whose transaction, aborted later on, covers the current position.
 	aborting []int64
 
-	// The batch that is being read: its header, the records not handed out yet, their number, and the offset delta of
-	// the last one handed out.
+	// The batch that is being read: its header, the records not handed out yet, the memory they lie in, their number, and
+	// the offset delta of the last one handed out.
 	header    batchHeader
 	body      []byte
+	bodyHeld  *block
 	left      int
 	lastDelta int64
+	// slab is the records that are being filled in.
+	slab *block
 }
 
-func newChunkReader(chunk actors.Chunk, decompress *decompressors) *chunkReader {
+// newChunkReader returns a reader over chunk. Its blocks come from memory when the chunk has Recycle.
+func newChunkReader(chunk actors.Chunk, decompress *decompressors, memory *pool) *chunkReader {
 	if chunk.MaxBatchBytes <= 0 {
 		chunk.MaxBatchBytes = defaultMaxBatchBytes
 	}
 	r := &chunkReader{chunk: chunk, decompress: decompress, rest: chunk.Data}
+	if chunk.Recycle && memory != nil {
+		r.memory, r.source = memory, sourceOf(chunk.Buffer)
+	}
 	if chunk.Isolation == kafka.ReadCommitted && len(chunk.Aborted) > 0 {
 		r.aborted = slices.Clone(chunk.Aborted)
 		slices.SortFunc(r.aborted, func(a, b actors.AbortedTransaction) int { return cmp.Compare(a.FirstOffset, b.FirstOffset) })
 	}
 	return r
+}
+
+// sourceOf returns the block that a chunk's buffer is, or one that stands for it.
+func sourceOf(memory buffer.Memory) *block {
+	if b, ours := memory.(*block); ours || memory == nil {
+		return b
+	}
+	b := &block{beneath: memory}
+	b.references.Store(1)
+	return b
 }
 
 // Next implements actors.ChunkReader.
@@ -80,7 +106,7 @@ func (r *chunkReader) Next(from int64) (actors.Slab, error) {
 			return r.fail(r.batchError(r.header.baseOffset, r.header.lastOffset, err))
 		}
 		if !deliver {
-			r.left, r.body = 0, nil
+			r.closeBatch()
 			return actors.Slab{NextOffset: r.header.lastOffset + 1, LeaderEpoch: r.header.leaderEpoch, Consumed: consumed}, nil
 		}
 	}
@@ -89,21 +115,53 @@ func (r *chunkReader) Next(from int64) (actors.Slab, error) {
 		return r.fail(r.batchError(r.header.baseOffset, r.header.lastOffset, err))
 	}
 	slab.Consumed = consumed
+	if r.slab != nil {
+		r.slab.records, r.slab.beneath = r.slab.records[:len(slab.Records)], memoryOf(r.bodyHeld.hold())
+		slab.Memory, r.slab = r.slab, nil
+	}
+	if r.left == 0 {
+		r.closeBatch()
+	}
 	return slab, nil
 }
 
-// NextBytes implements actors.ChunkReader.
-func (r *chunkReader) NextBytes() int { return 0 }
+// memoryOf is b as what lies beneath a slab; nil stays nil.
+func memoryOf(b *block) buffer.Memory {
+	if b == nil {
+		return nil
+	}
+	return b
+}
+
+// NextBytes implements actors.ChunkReader. It costs a look at the headers of the batch's blocks, no more.
+func (r *chunkReader) NextBytes() int {
+	if r.left > 0 {
+		return slabBytes(len(r.body), r.left)
+	}
+	return nextBytes(&r.chunk, r.rest)
+}
 
 // Close implements actors.ChunkReader.
-func (r *chunkReader) Close() {}
+func (r *chunkReader) Close() {
+	if r.err == nil {
+		_, _ = r.fail(io.EOF)
+	}
+}
 
-// fail makes err the answer to this and every further call and lets go of the bytes.
+// fail makes err the answer to this and every further call and lets go of the bytes. Slabs handed out before keep theirs.
 func (r *chunkReader) fail(err error) (actors.Slab, error) {
 	r.err = err
-	r.rest, r.body, r.left = nil, nil, 0
-	r.chunk.Data = nil
+	r.closeBatch()
+	r.slab.Recycle()
+	r.source.Recycle()
+	r.slab, r.source, r.rest, r.chunk.Data, r.chunk.Buffer = nil, nil, nil, nil, nil
 	return actors.Slab{}, err
+}
+
+// closeBatch lets go of the batch that is being read.
+func (r *chunkReader) closeBatch() {
+	r.bodyHeld.Recycle()
+	r.body, r.bodyHeld, r.left = nil, nil, 0
 }
 
 func (r *chunkReader) batchError(base, last int64, err error) error {
@@ -168,7 +226,7 @@ func (r *chunkReader) openBatch(batch []byte, from int64) (deliver bool, err err
 	if skip || h.lastOffset < from {
 		return false, nil
 	}
-	if r.body, err = r.open(payload); err != nil {
+	if r.body, r.bodyHeld, err = r.open(payload); err != nil {
 		return false, err
 	}
 	r.left, r.lastDelta = int(h.recordCount), -1
@@ -181,16 +239,16 @@ func (r *chunkReader) openBatch(batch []byte, from int64) (deliver bool, err err
 	return true, nil
 }
 
-// open returns the decompressed records.
-func (r *chunkReader) open(payload []byte) ([]byte, error) {
+// open returns the decompressed records and the block they lie in, with one reference to it; no block without Recycle.
+func (r *chunkReader) open(payload []byte) ([]byte, *block, error) {
 	codec := r.header.codec()
 	if codec != codecNone && (len(payload) > 0 || r.header.recordCount > 0) {
-		return r.decompress.inflate(codec, payload, r.chunk.MaxBatchBytes)
+		return r.decompress.inflate(codec, payload, r.chunk.MaxBatchBytes, r.memory)
 	}
 	if len(payload) > r.chunk.MaxBatchBytes {
-		return nil, fmt.Errorf("%w: %d bytes, at most %d are read", kafka.ErrBatchTooLarge, len(payload), r.chunk.MaxBatchBytes)
+		return nil, nil, fmt.Errorf("%w: %d bytes, at most %d are read", kafka.ErrBatchTooLarge, len(payload), r.chunk.MaxBatchBytes)
 	}
-	return payload, nil
+	return payload, r.source.hold(), nil
 }
 
 // checkEnd checks that nothing follows the last record of the batch.
@@ -219,10 +277,11 @@ func (r *chunkReader) readMarker(payload []byte) error {
 	if len(r.aborting) == 0 || r.header.recordCount == 0 {
 		return nil
 	}
-	body, err := r.open(payload)
+	body, held, err := r.open(payload)
 	if err != nil {
 		return err
 	}
+	defer held.Recycle()
 	var f recordFields
 	if _, wrong := parseRecord(body, &f); wrong != recordGood {
 		return fmt.Errorf("%w: control record: %s", kafka.ErrCorruptBatch, wrong)
@@ -274,7 +333,7 @@ func (r *chunkReader) readSlab(from int64) (actors.Slab, error) {
 			continue
 		}
 		if records == nil {
-			records = make([]kafka.Record, min(left+1, maxSlabRecords))
+			records = r.takeRecords(min(left+1, maxSlabRecords))
 		}
 		rec := &records[n]
 		n++
@@ -295,14 +354,21 @@ func (r *chunkReader) readSlab(from int64) (actors.Slab, error) {
 	r.body, r.left, r.lastDelta = body, left, lastDelta
 	slab.Records = records[:n:n]
 	if n > 0 {
-		slab.Bytes = before - len(body) + cap(records)*recordSize
+		slab.Bytes = before - len(body) + len(records)*recordSize
 	}
 	if left > 0 {
 		slab.NextOffset = base + lastDelta + 1
 		return slab, nil
 	}
 	slab.NextOffset = r.header.lastOffset + 1
-	err := r.checkEnd()
-	r.body = nil
-	return slab, err
+	return slab, r.checkEnd()
+}
+
+// takeRecords returns memory for n records of the next slab.
+func (r *chunkReader) takeRecords(n int) []kafka.Record {
+	if r.memory == nil {
+		return make([]kafka.Record, n)
+	}
+	r.slab = r.memory.takeRecords(n)
+	return r.slab.records
 }

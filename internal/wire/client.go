@@ -128,6 +128,8 @@ type question struct {
 	limit time.Duration
 	// expect is how many bytes of answer may be allocated before they arrive.
 	expect int
+	// memory is where the answer's memory comes from; nil for fresh memory.
+	memory *pool
 }
 
 // answer is what came back. Error codes inside are not looked at yet.
@@ -136,6 +138,8 @@ type answer struct {
 	version int16
 	broker  kafka.Broker
 	size    int
+	// held is the memory that resp lies in, when the question named a pool, with one reference for whoever asked.
+	held *block
 }
 
 // call asks one broker. Brokers close connections that were idle for long; when a connection that had served before turns
@@ -179,7 +183,7 @@ func (c *client) ask(ctx context.Context, q question) (answer, error) {
 	if ctx.Err() != nil {
 		return answer{}, &kafka.RequestError{API: q.api.name, Broker: l.broker, Err: because(ctx, nil)}
 	}
-	resp, size, err := l.ask(ctx, req, c.network.cfg.MaxResponseBytes, min(q.expect, c.network.cfg.MaxResponseBytes))
+	resp, held, size, err := l.ask(ctx, req, q.memory, c.network.cfg.MaxResponseBytes, min(q.expect, c.network.cfg.MaxResponseBytes))
 	if err != nil {
 		c.drop()
 		var broken *transportError
@@ -192,7 +196,7 @@ func (c *client) ask(ctx context.Context, q question) (answer, error) {
 	if ctx.Err() != nil {
 		c.drop() // it is being closed, but the answer counts
 	}
-	return answer{resp: resp, version: version, broker: l.broker, size: size}, nil
+	return answer{resp: resp, version: version, broker: l.broker, size: size, held: held}, nil
 }
 
 // failed returns the request's error for an error code, nil for code 0.

@@ -66,14 +66,15 @@ func newDecompressors() *decompressors {
 	return d
 }
 
-// inflate returns the decompressed bytes of src in a buffer of their own, of exactly their size. The error wraps
-// kafka.ErrBatchTooLarge when they are more than limit, and no more than that is then decompressed;
-// kafka.ErrUnsupportedCompression for an unknown codec; kafka.ErrCorruptBatch otherwise.
-func (d *decompressors) inflate(codec int, src []byte, limit int) ([]byte, error) {
+// inflate returns the decompressed bytes of src, exactly their number, in a block of memory with one reference to it; in
+// fresh memory and a nil block when memory is nil. The error wraps kafka.ErrBatchTooLarge when they are more than limit, and
+// no more than that is then decompressed; kafka.ErrUnsupportedCompression for an unknown codec; kafka.ErrCorruptBatch
+// otherwise.
+func (d *decompressors) inflate(codec int, src []byte, limit int, memory *pool) ([]byte, *block, error) {
 	limit = min(limit, maxInt32-scratchSlack)
 	if codec == codecSnappy {
-		out, err := inflateSnappy(src, limit)
-		return out, inflateError("snappy", limit, err)
+		out, held, err := inflateSnappy(src, limit, memory)
+		return out, held, inflateError("snappy", limit, err)
 	}
 	in := d.idle.Get().(*inflater)
 	defer d.release(in)
@@ -91,24 +92,29 @@ func (d *decompressors) inflate(codec int, src []byte, limit int) ([]byte, error
 		name = "zstd"
 		n, err = in.inflateZstd(src, limit)
 	default:
-		return nil, fmt.Errorf("%w: codec %d", kafka.ErrUnsupportedCompression, codec)
+		return nil, nil, fmt.Errorf("%w: codec %d", kafka.ErrUnsupportedCompression, codec)
 	}
 	if err == nil && n > limit {
 		err = errPastLimit
 	}
 	if err != nil {
-		return nil, inflateError(name, limit, err)
+		return nil, nil, inflateError(name, limit, err)
 	}
 	// A large scratch buffer would not be kept for the next batch. It is handed over, so that a large batch is not in
 	// memory twice.
 	if len(in.scratch) > keepScratch && n >= len(in.scratch)/8*7 {
 		out := in.scratch[:n:n]
 		in.scratch = nil
-		return out, nil
+		if memory == nil {
+			return out, nil, nil
+		}
+		return out, memory.adopt(out), nil
 	}
 	// Otherwise the copy costs less than it saves: the slab keeps the buffer for as long as the user keeps a record, so it
 	// should be no larger than its content, and most streams do not say how long that is.
-	return bytes.Clone(in.scratch[:n:n]), nil
+	out, held := memory.takeBytes(n)
+	copy(out, in.scratch)
+	return out[:n:n], held, nil
 }
 
 // release gives the decoders back without references to the batch they read.
@@ -194,7 +200,7 @@ func (in *inflater) inflateZstd(src []byte, limit int) (int, error) {
 	if err := in.openZstd(max(limit, minZstdMemory)); err != nil {
 		return 0, err
 	}
-	bound, err := zstdBound(src, limit)
+	bound, _, err := zstdBound(src, limit)
 	if err != nil {
 		return 0, err
 	}
@@ -211,14 +217,16 @@ func (in *inflater) inflateZstd(src []byte, limit int) (int, error) {
 
 // zstdBound returns how long the content of the zstd frames of src can be at most, or limit when that is less. It looks at
 // the headers of frames and blocks only. With it the output is allocated once: left to itself, the decoder would grow it
-// many times over, or trust what a frame says of its size.
-func zstdBound(src []byte, limit int) (int, error) {
+// many times over, or trust what a frame says of its size. stated is whether every frame says its size; the bound then
+// counts on it, as the decoder refuses a frame that is longer.
+func zstdBound(src []byte, limit int) (n int, stated bool, err error) {
 	const blockHeader, maxBlock, checksum = 3, 128 << 10, 4
 	bound := uint64(0)
+	stated = true
 	for len(src) > 0 {
 		var frame zstd.Header
 		if err := frame.Decode(src); err != nil {
-			return 0, unexpectedEOF(err)
+			return 0, false, unexpectedEOF(err)
 		}
 		if frame.Skippable {
 			if skip := uint64(frame.HeaderSize) + uint64(frame.SkippableSize); skip < uint64(len(src)) {
@@ -228,13 +236,13 @@ func zstdBound(src []byte, limit int) (int, error) {
 			break
 		}
 		if frame.HasFCS && frame.FrameContentSize > uint64(limit) {
-			return 0, errPastLimit
+			return 0, false, errPastLimit
 		}
 		src = src[frame.HeaderSize:]
 		blocks := uint64(0)
 		for last := false; !last; {
 			if len(src) < blockHeader {
-				return 0, io.ErrUnexpectedEOF
+				return 0, false, io.ErrUnexpectedEOF
 			}
 			head := uint32(src[0]) | uint32(src[1])<<8 | uint32(src[2])<<16
 			last = head&1 != 0
@@ -250,19 +258,20 @@ func zstdBound(src []byte, limit int) (int, error) {
 				blocks += maxBlock
 			}
 			if uint64(stored) > uint64(len(src)) {
-				return 0, io.ErrUnexpectedEOF
+				return 0, false, io.ErrUnexpectedEOF
 			}
 			src = src[stored:]
 		}
 		if frame.HasFCS {
 			blocks = min(blocks, frame.FrameContentSize)
 		}
+		stated = stated && frame.HasFCS
 		bound += blocks
 		if frame.HasCheckSum {
 			src = src[min(checksum, len(src)):]
 		}
 	}
-	return int(min(bound, uint64(limit))), nil
+	return int(min(bound, uint64(limit))), stated, nil
 }
 
 // openZstd makes a zstd decoder that stops at memory bytes. The limit is nearly always the same, so it is rarely made anew.
@@ -286,50 +295,67 @@ const xerialHeader = 16
 
 // inflateSnappy decompresses one raw snappy block or a Java snappy stream. Both say how long their content is, so the
 // result is allocated once, after that was checked.
-func inflateSnappy(src []byte, limit int) ([]byte, error) {
+func inflateSnappy(src []byte, limit int, memory *pool) ([]byte, *block, error) {
+	total, err := snappySize(src, limit)
+	if err != nil {
+		return nil, nil, err
+	}
+	out, held := memory.takeBytes(total)
+	if err := decodeSnappy(out, src); err != nil {
+		held.Recycle()
+		return nil, nil, err
+	}
+	return out[:total:total], held, nil
+}
+
+// snappySize returns how long the content of src says it is, errPastLimit when that is more than limit.
+func snappySize(src []byte, limit int) (int, error) {
 	if !bytes.HasPrefix(src, xerialMagic) {
 		total, err := s2.DecodedLen(src)
-		if err != nil {
-			return nil, err
+		if err == nil && total > limit {
+			err = errPastLimit
 		}
-		if total > limit {
-			return nil, errPastLimit
-		}
-		return s2.Decode(make([]byte, total), src)
+		return total, err
 	}
 	if len(src) < xerialHeader {
-		return nil, io.ErrUnexpectedEOF
+		return 0, io.ErrUnexpectedEOF
 	}
 	total := 0
 	for rest := src[xerialHeader:]; len(rest) > 0; {
 		chunk, after, err := cutXerial(rest)
 		if err != nil {
-			return nil, err
+			return 0, err
 		}
 		n, err := s2.DecodedLen(chunk)
 		if err != nil {
-			return nil, err
+			return 0, err
 		}
 		if total += n; total > limit || n > limit {
-			return nil, errPastLimit
+			return 0, errPastLimit
 		}
 		rest = after
 	}
-	out := make([]byte, total)
-	done := 0
+	return total, nil
+}
+
+// decodeSnappy decompresses src, which snappySize has found good, into out of that size.
+func decodeSnappy(out, src []byte) error {
+	if !bytes.HasPrefix(src, xerialMagic) {
+		_, err := s2.Decode(out, src)
+		return err
+	}
 	for rest := src[xerialHeader:]; len(rest) > 0; {
 		chunk, after, err := cutXerial(rest)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		part, err := s2.Decode(out[done:], chunk)
+		part, err := s2.Decode(out, chunk)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		done += len(part)
-		rest = after
+		out, rest = out[len(part):], after
 	}
-	return out[:done], nil
+	return nil
 }
 
 // cutXerial splits the first chunk off a Java snappy stream.

@@ -31,7 +31,7 @@ func TestEachCodecInflatesToABufferOfExactlyItsContent(t *testing.T) {
 					contents = append(contents, semiRandom(rng, size))
 				}
 				for _, content := range contents {
-					out, err := d.inflate(codec, deflate(t, codec, content), max(size, 1))
+					out, err := inflateFresh(d, codec, deflate(t, codec, content), max(size, 1))
 					require.NoError(t, err)
 					require.True(t, bytes.Equal(content, out), size)
 					require.LessOrEqual(t, cap(out), size+size/4+64) // size classes round up
@@ -46,9 +46,9 @@ func TestOneByteAboveTheLimitIsTooLarge(t *testing.T) {
 	for codec, name := range codecNames {
 		for _, size := range []int{10, 70_000, 1 << 20} {
 			content := semiRandom(rand.New(rand.NewPCG(3, 4)), size)
-			_, err := d.inflate(codec, deflate(t, codec, content), size)
+			_, err := inflateFresh(d, codec, deflate(t, codec, content), size)
 			require.NoError(t, err, name)
-			_, err = d.inflate(codec, deflate(t, codec, content), size-1)
+			_, err = inflateFresh(d, codec, deflate(t, codec, content), size-1)
 			require.ErrorIs(t, err, kafka.ErrBatchTooLarge, name)
 		}
 	}
@@ -131,7 +131,7 @@ func TestABombIsRefusedWithoutInflatingIt(t *testing.T) {
 				chunk := testChunk(b.encode(t))
 				chunk.MaxBatchBytes = limit
 				var err error
-				bytes := allocated(func() { _, err = newChunkReader(chunk, newDecompressors()).Next(0) })
+				bytes := allocated(func() { _, err = newChunkReader(chunk, newDecompressors(), nil).Next(0) })
 				// A scratch buffer that doubles allocates twice its last size in all.
 				require.Less(t, bytes, uint64(5*limit/2), kind)
 				if kind == "bomb" {
@@ -180,14 +180,14 @@ func TestBytesThatAreNotTheCodecsAreCorrupt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			whole := deflate(t, codec, content)
 			for _, src := range [][]byte{nil, []byte("this is not compressed at all"), whole[:len(whole)/2], whole[:len(whole)-5]} {
-				_, err := d.inflate(codec, src, testCap)
+				_, err := inflateFresh(d, codec, src, testCap)
 				if err != nil {
 					require.ErrorIs(t, err, kafka.ErrCorruptBatch)
 					continue
 				}
 				require.Fail(t, "accepted", "%q", src)
 			}
-			out, err := d.inflate(codec, whole, testCap)
+			out, err := inflateFresh(d, codec, whole, testCap)
 			require.NoError(t, err, "a failure leaves the decoders usable")
 			require.Equal(t, content, out)
 		})
@@ -205,13 +205,13 @@ func TestJavaSnappyStreamsOfSeveralChunksAreRead(t *testing.T) {
 		stream = append(stream, chunk...)
 		rest = rest[n:]
 	}
-	out, err := d.inflate(codecSnappy, stream, len(content))
+	out, err := inflateFresh(d, codecSnappy, stream, len(content))
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(content, out))
-	_, err = d.inflate(codecSnappy, stream, len(content)-1)
+	_, err = inflateFresh(d, codecSnappy, stream, len(content)-1)
 	require.ErrorIs(t, err, kafka.ErrBatchTooLarge)
 	for _, cut := range []int{8, 15, 17, 19, 30, len(stream) - 1} {
-		_, err = d.inflate(codecSnappy, stream[:cut], testCap)
+		_, err = inflateFresh(d, codecSnappy, stream[:cut], testCap)
 		require.ErrorIs(t, err, kafka.ErrCorruptBatch, cut)
 	}
 }
@@ -232,11 +232,11 @@ func TestLz4FramesOfEveryShapeAreRead(t *testing.T) {
 		_, err := w.Write(content)
 		require.NoError(t, err)
 		require.NoError(t, w.Close())
-		out, err := d.inflate(codecLz4, buf.Bytes(), len(content))
+		out, err := inflateFresh(d, codecLz4, buf.Bytes(), len(content))
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(content, out))
 		two := append(append([]byte{0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3}, buf.Bytes()...), buf.Bytes()...)
-		out, err = d.inflate(codecLz4, two, 2*len(content))
+		out, err = inflateFresh(d, codecLz4, two, 2*len(content))
 		require.NoError(t, err, "frames may follow each other, behind a skippable one")
 		require.Len(t, out, 2*len(content))
 	}
@@ -251,11 +251,11 @@ func TestLz4BlocksMayReferToTheBlocksBefore(t *testing.T) {
 	frame = append(frame, byte(len(block)), 0, 0, 0)
 	frame = append(frame, block...)
 	frame = append(frame, 0, 0, 0, 0)
-	out, err := newDecompressors().inflate(codecLz4, frame, 10_000)
+	out, err := inflateFresh(newDecompressors(), codecLz4, frame, 10_000)
 	require.NoError(t, err)
 	require.Equal(t, "0123456789abcdef0123456789abcdef0123456789abcdefVWXYZ", string(out))
 	frame[4] |= lz4FlagIndependent
-	_, err = newDecompressors().inflate(codecLz4, frame, 10_000)
+	_, err = inflateFresh(newDecompressors(), codecLz4, frame, 10_000)
 	require.ErrorIs(t, err, kafka.ErrCorruptBatch, "the same in a frame of independent blocks refers to nothing")
 }
 
@@ -268,7 +268,7 @@ func TestDecompressorsServeManyGoroutinesAtOnce(t *testing.T) {
 			for i := range 8 {
 				content := append(strconv.AppendInt(nil, int64(g*1000+i), 10), semiRandom(rng, rng.IntN(50_000))...)
 				for codec := range codecNames {
-					out, err := d.inflate(codec, deflate(t, codec, content), testCap)
+					out, err := inflateFresh(d, codec, deflate(t, codec, content), testCap)
 					if err != nil || !bytes.Equal(out, content) {
 						t.Errorf("codec %d: %v", codec, err)
 					}

@@ -67,23 +67,25 @@ func (l *link) old() bool { return !l.renewAt.IsZero() && !time.Now().Before(l.r
 // reads no more.
 func (l *link) abort() { _ = l.raw.Close() }
 
-// ask sends req and reads its answer into the response that belongs to it. size is the answer's size on the wire.
-func (l *link) ask(ctx context.Context, req kmsg.Request, limit, expect int) (resp kmsg.Response, size int, err error) {
+// ask sends req and reads its answer into the response that belongs to it. size is the answer's size on the wire, held the
+// block of memory that the response lies in, nil when memory is.
+func (l *link) ask(ctx context.Context, req kmsg.Request, memory *pool, limit, expect int) (resp kmsg.Response, held *block, size int, err error) {
 	resp = req.ResponseKind()
-	body, err := l.roundTrip(ctx, req, resp.IsFlexible(), limit, expect)
+	body, held, err := l.roundTrip(ctx, req, resp.IsFlexible(), memory, limit, expect)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
 	if err := resp.ReadFrom(body); err != nil {
+		held.Recycle()
 		l.abort()
-		return nil, 0, &answerError{fmt.Errorf("malformed answer: %w", err)}
+		return nil, nil, 0, &answerError{fmt.Errorf("malformed answer: %w", err)}
 	}
-	return resp, len(body), nil
+	return resp, held, len(body), nil
 }
 
-// roundTrip sends req and returns the body of its answer in fresh memory. When ctx ends the connection is closed and
-// roundTrip returns; the error then wraps ctx's.
-func (l *link) roundTrip(ctx context.Context, req kmsg.Request, flexible bool, limit, expect int) ([]byte, error) {
+// roundTrip sends req and returns the body of its answer with the block of memory it lies in: fresh memory and nil when
+// memory is nil. When ctx ends the connection is closed and roundTrip returns; the error then wraps ctx's.
+func (l *link) roundTrip(ctx context.Context, req kmsg.Request, flexible bool, memory *pool, limit, expect int) ([]byte, *block, error) {
 	stop := context.AfterFunc(ctx, l.abort)
 	defer stop()
 	l.correlation++
@@ -93,19 +95,20 @@ func (l *link) roundTrip(ctx context.Context, req kmsg.Request, flexible bool, l
 	}
 	if _, err := l.conn.Write(out); err != nil {
 		l.abort()
-		return nil, &transportError{err: because(ctx, err)}
+		return nil, nil, &transportError{err: because(ctx, err)}
 	}
-	frame, started, err := readFrame(l.conn, limit, expect)
+	frame, held, started, err := readFrameInto(memory, l.conn, limit, expect)
 	if err != nil {
 		l.abort()
-		return nil, &transportError{received: started, err: because(ctx, err)}
+		return nil, nil, &transportError{received: started, err: because(ctx, err)}
 	}
 	body, err := cutHeader(frame, l.correlation, flexible)
 	if err != nil {
+		held.Recycle()
 		l.abort()
-		return nil, &answerError{err}
+		return nil, nil, &answerError{err}
 	}
-	return body, nil
+	return body, held, nil
 }
 
 // because returns why something failed: err, or what ended ctx when it has ended.

@@ -83,7 +83,7 @@ func TestWhatAProducerWroteComesBackInEveryCodec(t *testing.T) {
 			require.NoError(t, client.ProduceSync(t.Context(), produced...).FirstErr())
 			d := newDecompressors()
 			for _, from := range []int64{0, 1234} {
-				got, next, err := readAll(newChunkReader(fetchRaw(t, client, kafka.ReadCommitted, from), d), from)
+				got, next, err := readAll(newChunkReader(fetchRaw(t, client, kafka.ReadCommitted, from), d, nil), from)
 				require.Equal(t, io.EOF, err)
 				require.EqualValues(t, 3000, next)
 				for i := range got {
@@ -109,11 +109,11 @@ func TestTransactionsOfARealProducerAreFiltered(t *testing.T) {
 	transaction(kgo.TryCommit, "3", "4") // marker at 5
 	transaction(kgo.TryAbort, "6")       // marker at 7
 
-	committed, next, err := readAll(newChunkReader(fetchRaw(t, client, kafka.ReadCommitted, 0), newDecompressors()), 0)
+	committed, next, err := readAll(newChunkReader(fetchRaw(t, client, kafka.ReadCommitted, 0), newDecompressors(), nil), 0)
 	require.Equal(t, io.EOF, err)
 	require.Equal(t, []int64{3, 4}, offsetsOf(committed))
 	require.EqualValues(t, 8, next, "the position passes the trailing marker")
-	all, next, err := readAll(newChunkReader(fetchRaw(t, client, kafka.ReadUncommitted, 0), newDecompressors()), 0)
+	all, next, err := readAll(newChunkReader(fetchRaw(t, client, kafka.ReadUncommitted, 0), newDecompressors(), nil), 0)
 	require.Equal(t, io.EOF, err)
 	require.Equal(t, []int64{0, 1, 3, 4, 6}, offsetsOf(all))
 	require.EqualValues(t, 8, next)
@@ -127,7 +127,7 @@ func TestChunksDecodeAtOnceInManyGoroutines(t *testing.T) {
 		go func() {
 			total := 0
 			for range 5 {
-				got, _, _ := readAll(newChunkReader(testChunk(data), d), 0)
+				got, _, _ := readAll(newChunkReader(testChunk(data), d, nil), 0)
 				total += len(got)
 			}
 			done <- total
@@ -145,7 +145,7 @@ func TestEachBubbleDecodesWithItsOwnDecompressors(t *testing.T) {
 		chunk := testChunk(b.encode(t))
 		for range 3 {
 			synctest.Test(t, func(t *testing.T) {
-				records, _, err := readAll(newChunkReader(chunk, newDecompressors()), 0)
+				records, _, err := readAll(newChunkReader(chunk, newDecompressors(), nil), 0)
 				require.Equal(t, io.EOF, err)
 				require.Len(t, records, 100)
 			})

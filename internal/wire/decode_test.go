@@ -181,20 +181,20 @@ func TestReadCommittedLeavesOutAbortedTransactions(t *testing.T) {
 	}
 	chunk := testChunk(data)
 	chunk.Aborted = aborted
-	records, next, err := readAll(newChunkReader(chunk, newDecompressors()), 0)
+	records, next, err := readAll(newChunkReader(chunk, newDecompressors(), nil), 0)
 	require.Equal(t, io.EOF, err)
 	require.Equal(t, []int64{1, 2, 6, 9, 12}, offsetsOf(records))
 	require.EqualValues(t, 13, next)
 	require.EqualValues(t, 3, chunk.Aborted[0].ProducerID, "the list is the caller's")
 
 	chunk.Isolation = kafka.ReadUncommitted
-	records, _, err = readAll(newChunkReader(chunk, newDecompressors()), 0)
+	records, _, err = readAll(newChunkReader(chunk, newDecompressors(), nil), 0)
 	require.Equal(t, io.EOF, err)
 	require.Equal(t, []int64{0, 1, 2, 4, 6, 8, 9, 11, 12}, offsetsOf(records))
 
 	// A transaction that began before the position is aborted all the same.
 	chunk.Isolation = kafka.ReadCommitted
-	records, _, err = readAll(newChunkReader(chunk, newDecompressors()), 4)
+	records, _, err = readAll(newChunkReader(chunk, newDecompressors(), nil), 4)
 	require.Equal(t, io.EOF, err)
 	require.Equal(t, []int64{6, 9, 12}, offsetsOf(records))
 }
@@ -203,10 +203,10 @@ func TestAMarkerWithoutAKeyIsCorruptOnlyWhereItMatters(t *testing.T) {
 	marker := markerBatch(1, 1, 0)
 	marker.records[0].key = []byte{0}
 	chunk := testChunk(append(transactional(1, 0)[0].encode(t), marker.encode(t)...))
-	_, _, err := readAll(newChunkReader(chunk, newDecompressors()), 0)
+	_, _, err := readAll(newChunkReader(chunk, newDecompressors(), nil), 0)
 	require.Equal(t, io.EOF, err)
 	chunk.Aborted = []actors.AbortedTransaction{{ProducerID: 1}}
-	_, _, err = readAll(newChunkReader(chunk, newDecompressors()), 0)
+	_, _, err = readAll(newChunkReader(chunk, newDecompressors(), nil), 0)
 	requireBatchError(t, err, kafka.ErrCorruptBatch, 1, 1)
 }
 
@@ -214,15 +214,15 @@ func TestABatchCutOffIsTheEndUnlessItIsTheFirst(t *testing.T) {
 	first, second := plainBatch(0, 3).encode(t), plainBatch(3, 3).encode(t)
 	for cut := range len(second) {
 		data := append(append([]byte(nil), first...), second[:cut]...)
-		records, next, err := readAll(newChunkReader(testChunk(data), newDecompressors()), 0)
+		records, next, err := readAll(newChunkReader(testChunk(data), newDecompressors(), nil), 0)
 		require.Equal(t, io.EOF, err)
 		require.Len(t, records, 3)
 		require.EqualValues(t, 3, next)
 	}
-	_, err := newChunkReader(testChunk(nil), newDecompressors()).Next(0)
+	_, err := newChunkReader(testChunk(nil), newDecompressors(), nil).Next(0)
 	require.Equal(t, io.EOF, err)
 	for cut := 1; cut < len(first); cut++ {
-		r := newChunkReader(testChunk(first[:cut]), newDecompressors())
+		r := newChunkReader(testChunk(first[:cut]), newDecompressors(), nil)
 		for range 2 {
 			_, err := r.Next(0)
 			var partial *kafka.PartialBatchError
@@ -240,7 +240,7 @@ func TestABatchCutOffIsTheEndUnlessItIsTheFirst(t *testing.T) {
 func TestAPartialBatchThatCouldNeverBeReadIsTooLarge(t *testing.T) {
 	data := plainBatch(9, 1).encode(t)
 	binary.BigEndian.PutUint32(data[batchLength:], testCap+batchRecords)
-	_, err := newChunkReader(testChunk(data), newDecompressors()).Next(0)
+	_, err := newChunkReader(testChunk(data), newDecompressors(), nil).Next(0)
 	requireBatchError(t, err, kafka.ErrBatchTooLarge, 9, kafka.NoOffset)
 }
 
@@ -319,7 +319,7 @@ func TestABatchThatCannotBeReadIsATypedErrorForGood(t *testing.T) {
 			// A good batch in front shows that what came before is delivered and that the error comes in its turn.
 			data := append(plainBatch(30, 2).encode(t), c.data...)
 			data = append(data, plainBatch(90, 1).encode(t)...)
-			r := newChunkReader(testChunk(data), newDecompressors())
+			r := newChunkReader(testChunk(data), newDecompressors(), nil)
 			records, _, err := readAll(r, 0)
 			require.GreaterOrEqual(t, len(records), 2)
 			require.Equal(t, []int64{30, 31}, offsetsOf(records)[:2])

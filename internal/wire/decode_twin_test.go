@@ -226,7 +226,7 @@ func TestDecoderAgreesWithItsNaiveTwinOnRandomLogs(t *testing.T) {
 		}
 		want, wantNext, err := twinRead(chunk, from)
 		require.Equal(t, io.EOF, err)
-		got, next, err := readAll(newChunkReader(chunk, d), from)
+		got, next, err := readAll(newChunkReader(chunk, d, nil), from)
 		require.Equal(t, io.EOF, err, "seed %d", seed)
 		require.Equal(t, wantNext, next, "seed %d", seed)
 		requireSameRecords(t, want, got)
@@ -267,15 +267,18 @@ func FuzzChunkReader(f *testing.F) {
 			chunk.Isolation = kafka.ReadCommitted
 			chunk.Aborted = []actors.AbortedTransaction{{ProducerID: producer, FirstOffset: first}}
 		}
-		r := newChunkReader(chunk, d)
+		r := newChunkReader(chunk, d, nil)
 		var got []kafka.Record
 		var err error
 		next, calls := from, 0
 		for ; ; calls++ {
 			var slab actors.Slab
+			bound := r.NextBytes()
+			require.LessOrEqual(t, bound, limit+maxSlabRecords*recordSize)
 			if slab, err = r.Next(next); err != nil {
 				break
 			}
+			require.True(t, bound == 0 || slab.Bytes <= bound, "%d bytes, %d were told", slab.Bytes, bound)
 			require.LessOrEqual(t, len(slab.Records), maxSlabRecords)
 			require.LessOrEqual(t, slab.Bytes, limit+limit/minRecordSize*recordSize)
 			require.LessOrEqual(t, slab.Bytes, limit+cap(slab.Records)*recordSize)
@@ -293,6 +296,15 @@ func FuzzChunkReader(f *testing.F) {
 		require.LessOrEqual(t, calls, len(data)/batchRecords+len(data)*100/maxSlabRecords+1)
 		_, again := r.Next(next)
 		require.Equal(t, err, again)
+		require.Zero(t, r.NextBytes())
+
+		memory := newPool(1<<20, true)
+		lent, source := recycled(chunk, memory)
+		same, sameNext, sameErr := readRecycled(t, rand.New(rand.NewPCG(uint64(from), uint64(first))), newChunkReader(lent, d, memory), from)
+		require.Equal(t, err, sameErr)
+		require.Equal(t, next, sameNext)
+		requireSameRecords(t, got, same)
+		require.Zero(t, source.references.Load())
 		var batch *kafka.BatchError
 		var partial *kafka.PartialBatchError
 		switch {

@@ -22,6 +22,16 @@
 // Requests are made one at a time by one goroutine, which blocks; no goroutine waits behind an idle connection. What ends a
 // request early closes its connection: the caller's context, the client's Close, or the request's own limit.
 //
+// # Memory that is used again
+//
+// A fetch answer is read into a block of the network's pool (pool.go, block.go), shared by the chunks in it. A reader of a
+// chunk with Recycle takes its decompressed bytes and its records from there too. Each block counts its readers and goes
+// back with the last one, whatever the order and the goroutine; a block that somebody never gives back is left to the
+// garbage collector, so that records can be kept for ever where nobody recycles.
+//
+//	slab -> body of its batch (decompressed) -> pool
+//	slab -> the answer (not compressed) <- other chunks of the answer, the reader
+//
 // # What can go wrong
 //
 // Before a request is out the error is a kafka.ConnectError naming the phase and which broker's answer named the address

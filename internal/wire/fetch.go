@@ -34,7 +34,8 @@ type fetchClient struct {
 	broker kafka.Broker
 }
 
-// Fetch sends one fetch outside of any session. Every answer has memory of its own, so records may alias it for ever.
+// Fetch sends one fetch outside of any session. Every answer has a block of memory of its own. The chunks with data share
+// it, each with a reference as its Buffer; where one of them does not give that back, records may alias the answer for ever.
 func (c *fetchClient) Fetch(ctx context.Context, in *actors.FetchRequest) (*actors.FetchResponse, error) {
 	want := apiFetch
 	for i := range in.Partitions {
@@ -49,16 +50,19 @@ func (c *fetchClient) Fetch(ctx context.Context, in *actors.FetchRequest) (*acto
 		api:    want,
 		limit:  wait + c.network.cfg.RequestTimeout,
 		expect: min(expect, mostExpected),
+		memory: c.network.memory,
 		build:  func(int16) kmsg.Request { return fetchRequest(in) },
 	})
 	if err != nil {
 		return nil, err
 	}
+	// What follows copies everything but the batches. An answer without any is free for the next one at once.
+	defer a.held.Recycle()
 	resp := a.resp.(*kmsg.FetchResponse)
 	if err := a.failed(apiFetch, resp.ErrorCode); err != nil {
 		return nil, err
 	}
-	out, err := readFetch(resp, in, a.version >= fetchByTopicID, c.network.cfg.MaxBatchBytes)
+	out, err := readFetch(resp, a.held, in, a.version >= fetchByTopicID, c.network.cfg.MaxBatchBytes)
 	if err != nil {
 		c.drop()
 		return nil, a.fails(apiFetch, err)
@@ -145,8 +149,8 @@ func (m *fetchMatch) find(id kafka.TopicID, topic string, partition int32) (inde
 	return index, true
 }
 
-// readFetch brings an answer into the port's form.
-func readFetch(resp *kmsg.FetchResponse, in *actors.FetchRequest, byID bool, maxBatchBytes int) (*actors.FetchResponse, error) {
+// readFetch brings an answer into the port's form. held is the memory that the answer lies in.
+func readFetch(resp *kmsg.FetchResponse, held *block, in *actors.FetchRequest, byID bool, maxBatchBytes int) (*actors.FetchResponse, error) {
 	match := fetchMatch{asked: in.Partitions, byID: byID, answered: make([]bool, len(in.Partitions))}
 	out := &actors.FetchResponse{
 		Partitions:     make([]actors.FetchedPartition, 0, len(in.Partitions)),
@@ -168,6 +172,9 @@ func readFetch(resp *kmsg.FetchResponse, in *actors.FetchRequest, byID bool, max
 			}
 			fetched := readFetched(p, in.Partitions[index].TopicPartition, in.Isolation, maxBatchBytes)
 			fetched.Index = index
+			if len(p.RecordBatches) > 0 {
+				fetched.Chunk.Buffer = held.hold()
+			}
 			out.Partitions = append(out.Partitions, fetched)
 		}
 	}

@@ -211,3 +211,57 @@ func TestOutOfRangeAndRecordsKeptForEver(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, got.Partitions[0].Err, kafka.OffsetOutOfRange)
 }
+
+func TestAnAnswersMemoryIsUsedAgainWhenEveryChunkGaveItBack(t *testing.T) {
+	cluster := newCluster(t)
+	n := newNetwork(t, cluster.ListenAddrs(), nil)
+	m := n.Metadata()
+	defer m.Close()
+	meta, err := m.Metadata(t.Context(), []string{"orders"})
+	require.NoError(t, err)
+	c := n.Fetch(meta.Brokers[meta.Topics["orders"].Partitions[0].Leader])
+	defer c.Close()
+	orders2 := kafka.TopicPartition{Topic: "orders", Partition: 2}
+	req := fetchOf(meta.Topics, orders0, orders1, orders2)
+	req.MinBytes = 0
+	_, err = c.Fetch(t.Context(), req)
+	require.NoError(t, err)
+	require.Positive(t, n.memory.held, "an answer without records is free at once")
+
+	produce(t, cluster.ListenAddrs(), "orders", 0, "a", "b")
+	produce(t, cluster.ListenAddrs(), "orders", 1, "c")
+	fetch := func() map[kafka.TopicPartition]actors.Chunk {
+		got, err := c.Fetch(t.Context(), req)
+		require.NoError(t, err)
+		chunks := map[kafka.TopicPartition]actors.Chunk{}
+		for _, p := range got.Partitions {
+			chunks[p.TopicPartition] = p.Chunk
+		}
+		require.Nil(t, chunks[orders2].Buffer, "nothing lies in it")
+		require.True(t, chunks[orders0].Buffer == chunks[orders1].Buffer)
+		return chunks
+	}
+	kept, lent := fetch(), fetch()
+	before := string(kept[orders0].Data)
+	require.False(t, kept[orders0].Buffer == lent[orders0].Buffer)
+	kept[orders1].Buffer.Recycle() // the other chunk of that answer is kept
+
+	chunk := lent[orders0]
+	chunk.Recycle = true
+	r := n.Decode(chunk)
+	for next, value := range []string{"a", "b"} {
+		slab, err := r.Next(int64(next))
+		require.NoError(t, err)
+		require.Equal(t, value, string(slab.Records[0].Value))
+		slab.Memory.Recycle()
+	}
+	_, err = r.Next(2)
+	require.Equal(t, io.EOF, err)
+	lent[orders1].Buffer.Recycle()
+
+	require.True(t, lent[orders0].Buffer == fetch()[orders0].Buffer, "all chunks were given back")
+	for range 3 {
+		require.False(t, kept[orders0].Buffer == fetch()[orders0].Buffer)
+	}
+	require.Equal(t, before, string(kept[orders0].Data))
+}

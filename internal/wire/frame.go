@@ -26,34 +26,43 @@ func (e *frameSizeError) Error() string {
 	return fmt.Sprintf("answer of %d bytes, allowed are 4 to %d", int32(binary.BigEndian.Uint32(e.first[:])), e.limit)
 }
 
-// readFrame reads one frame without its length field. Length is checked against limit, and memory is taken as bytes
-// arrive: at first no more than expect (or firstStep when that is larger), then in doubling steps, so a length that lies
-// costs little. The memory is fresh and the caller's. started tells whether any byte arrived.
+// readFrame reads one frame without its length field into memory that is fresh and the caller's; see readFrameInto.
 func readFrame(r io.Reader, limit, expect int) (frame []byte, started bool, err error) {
+	frame, _, started, err = readFrameInto(nil, r, limit, expect)
+	return frame, started, err
+}
+
+// readFrameInto reads one frame without its length field into a block of the pool, fresh memory when that is nil. Length is
+// checked against limit, and memory is taken as bytes arrive: at first no more than expect (or firstStep when that is
+// larger), then in doubling steps, so a length that lies costs little. The caller has the one reference to the block.
+// started tells whether any byte arrived.
+func readFrameInto(memory *pool, r io.Reader, limit, expect int) (frame []byte, held *block, started bool, err error) {
 	var size [4]byte
 	n, err := io.ReadFull(r, size[:])
 	if err != nil {
-		return nil, n > 0, err
+		return nil, nil, n > 0, err
 	}
 	signed := int32(binary.BigEndian.Uint32(size[:]))
 	if signed < 4 || int64(signed) > int64(limit) {
-		return nil, true, &frameSizeError{first: size, limit: limit}
+		return nil, nil, true, &frameSizeError{first: size, limit: limit}
 	}
 	length := int(signed)
-	frame = make([]byte, min(length, max(expect, firstStep)))
+	frame, held = memory.takeBytes(min(length, max(expect, firstStep)))
 	for filled := 0; ; {
 		if _, err := io.ReadFull(r, frame[filled:]); err != nil {
+			held.Recycle()
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
-			return nil, true, err
+			return nil, nil, true, err
 		}
 		if filled = len(frame); filled == length {
-			return frame, true, nil
+			return frame, held, true, nil
 		}
-		grown := make([]byte, min(length, 2*filled))
+		grown, larger := memory.takeBytes(min(length, 2*filled))
 		copy(grown, frame)
-		frame = grown
+		held.Recycle()
+		frame, held = grown, larger
 	}
 }
 

@@ -110,7 +110,7 @@ func TestAnAnswerToAnotherRequestClosesTheConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := scripted(t, answer)
 			var broken *answerError
-			_, _, err := l.ask(t.Context(), kmsg.NewPtrHeartbeatRequest(), 1<<20, 0)
+			_, _, _, err := l.ask(t.Context(), kmsg.NewPtrHeartbeatRequest(), nil, 1<<20, 0)
 			require.ErrorAs(t, err, &broken)
 			_, err = l.conn.Write([]byte("x"))
 			require.Error(t, err)

@@ -61,6 +61,12 @@ type Config struct {
 	MaxResponseBytes int
 	// MaxBatchBytes is put into every chunk as the cap on one batch's decompressed size; 0 leaves it to who decodes.
 	MaxBatchBytes int
+	// MaxRecycledBytes bounds the memory that was given back (chunks with Recycle, answers without records) and is kept for
+	// its next use. Default 64 MiB. It comes on top of the member's memory budget, of which a quarter is enough here.
+	MaxRecycledBytes int
+	// PoisonRecycled overwrites memory that is given back, so that whoever reads it too late sees that: bytes with 0xDB,
+	// records with topic "recycled" and a negative offset. It costs time. Builds with the race detector always do it.
+	PoisonRecycled bool
 	// Sarama is the user's adjusted configuration, of which Net (TLS, SASL, proxy, local address, keep-alive, write timeout)
 	// is used. It is copied and never changed. Nil means sarama's defaults.
 	Sarama *sarama.Config
@@ -86,8 +92,10 @@ type Network struct {
 	tls    *tls.Config // nil without TLS
 	// decompress is shared by all readers of this network, never by two networks (a bubble each in tests).
 	decompress *decompressors
-	logins     logins
-	origins    origins
+	// memory is what fetch answers, decompressed batches and records come from and go back to.
+	memory  *pool
+	logins  logins
+	origins origins
 }
 
 var _ actors.Network = (*Network)(nil)
@@ -97,7 +105,7 @@ var _ actors.Network = (*Network)(nil)
 func New(cfg Config) (*Network, error) {
 	cfg.Brokers = slices.Clone(cfg.Brokers)
 	cfg.fillDefaults()
-	n := &Network{cfg: cfg, decompress: newDecompressors()}
+	n := &Network{cfg: cfg, decompress: newDecompressors(), memory: newPool(cfg.MaxRecycledBytes, cfg.PoisonRecycled)}
 	n.sarama = baseSarama(cfg)
 	if n.sarama.Net.TLS.Enable {
 		n.tls = n.sarama.Net.TLS.Config
@@ -123,6 +131,9 @@ func (c *Config) fillDefaults() {
 	fill(&c.SessionTimeout, defaultSessionTimeout)
 	if c.MaxResponseBytes == 0 {
 		c.MaxResponseBytes = defaultMaxResponseBytes
+	}
+	if c.MaxRecycledBytes == 0 {
+		c.MaxRecycledBytes = defaultMaxRecycledBytes
 	}
 	if c.ClientID == "" {
 		c.ClientID = "troupe"
@@ -166,6 +177,9 @@ func (c *Config) problems() []error {
 	}
 	if c.MaxBatchBytes < 0 {
 		bad("MaxBatchBytes", "%d is negative", c.MaxBatchBytes)
+	}
+	if c.MaxRecycledBytes < 0 {
+		bad("MaxRecycledBytes", "%d is negative", c.MaxRecycledBytes)
 	}
 	if !softwareVersionPattern.MatchString(c.SoftwareVersion) {
 		bad("SoftwareVersion", "%q does not match %s", c.SoftwareVersion, softwareVersionPattern)

@@ -95,7 +95,7 @@ func (l *link) negotiate(ctx context.Context, softwareVersion string) error {
 	req.Version = req.MaxVersion()
 	req.ClientSoftwareName, req.ClientSoftwareVersion = softwareName, softwareVersion
 	for first := true; ; first = false {
-		body, err := l.roundTrip(ctx, req, false, maxVersionsBytes, 0)
+		body, _, err := l.roundTrip(ctx, req, false, nil, maxVersionsBytes, 0)
 		if err != nil {
 			return notKafka(err, first)
 		}

@@ -1,0 +1,6 @@
+//go:build !race
+
+package wire
+
+// poisonAlways leaves it to the configuration whether recycled memory is overwritten.
+const poisonAlways = false
