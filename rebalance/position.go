@@ -2,35 +2,9 @@ package rebalance
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/troupego/troupe/pkg/kafka"
 )
-
-// ResetPolicy says where a partition starts that has no usable position (auto.offset.reset).
-type ResetPolicy uint8
-
-const (
-	// ResetEarliest starts at the first record there is. It is the default: nothing is skipped.
-	ResetEarliest ResetPolicy = iota
-	// ResetLatest starts at the end; what was written before is not read.
-	ResetLatest
-	// ResetNone does not start at all and reports [ErrNoOffset].
-	ResetNone
-)
-
-// String returns Kafka's word.
-func (p ResetPolicy) String() string {
-	switch p {
-	case ResetEarliest:
-		return "earliest"
-	case ResetLatest:
-		return "latest"
-	case ResetNone:
-		return "none"
-	}
-	return "ResetPolicy(" + strconv.Itoa(int(p)) + ")"
-}
 
 // Timestamps with a meaning in ListOffsets.
 const (
@@ -48,6 +22,9 @@ const (
 	ReasonNewPartition = "new_partition"
 	// ReasonOutOfRange: the partition's leader does not have the position any more, or never had it.
 	ReasonOutOfRange = "out_of_range"
+	// ReasonBeyondEnd: the same, and the offset to go on at lies below the position: the log has lost records, or the position
+	// was never one of its own.
+	ReasonBeyondEnd = "beyond_end"
 )
 
 // Committed is the coordinator's answer about one partition's committed offset.
@@ -85,7 +62,8 @@ type StartAt struct {
 
 // StartFromReset: look the offset up with ListOffsets and, once known, commit it at once.
 type StartFromReset struct {
-	// Timestamp is [TimestampEarliest] or [TimestampLatest].
+	// Timestamp is what to ask for: [TimestampEarliest], [TimestampLatest], or a time in milliseconds since the Unix epoch.
+	// Where no record is as young as that, the end of the log is where to start.
 	Timestamp int64
 	// Reason is one of the constants above.
 	Reason string
@@ -102,12 +80,13 @@ func (StartFromReset) startDecision() {}
 func (StartFails) startDecision()     {}
 func (AskLeader) startDecision()      {}
 
-// DecideStarts decides where the partitions of one topic start. committed has an answer for each of them; others says what
-// is known of the topic's other partitions in the group, which matters only to partitions without a commit.
+// DecideStarts decides where the partitions of one topic start. now is in milliseconds since the Unix epoch; committed has
+// an answer for each of them; others says what is known of the topic's other partitions in the group, which matters only to
+// partitions without a commit.
 //
 // A partition without a commit on a topic where the group has committed before appeared later: it starts at its beginning
 // whatever the policy, since everything in it was written while the group was already subscribed.
-func DecideStarts(topic string, committed map[int32]Committed, others GroupCommits, policy ResetPolicy) map[int32]StartDecision {
+func DecideStarts(now int64, topic string, committed map[int32]Committed, others GroupCommits, policy ResetPolicy) map[int32]StartDecision {
 	for _, answer := range committed {
 		switch {
 		case answer.Err == nil && answer.Offset >= 0:
@@ -133,7 +112,7 @@ func DecideStarts(topic string, committed map[int32]Committed, others GroupCommi
 		case others == GroupCommitsUnknown && policy != ResetEarliest:
 			out[partition] = StartFails{Err: fmt.Errorf("rebalance: start of %s: %w", tp, ErrCommitsUnknown)}
 		default:
-			out[partition] = reset(tp, policy, ReasonNoCommit)
+			out[partition] = reset(now, tp, policy, ReasonNoCommit)
 		}
 	}
 	return out
@@ -150,26 +129,14 @@ const (
 )
 
 // DecideOutOfRange decides what to do when a fetch at offset was answered with OFFSET_OUT_OF_RANGE. A follower may only be
-// behind, so from one it is never a reset.
-func DecideOutOfRange(tp kafka.TopicPartition, offset int64, source FetchSource, policy ResetPolicy) StartDecision {
+// behind, so from one it is never a reset. now is in milliseconds since the Unix epoch.
+func DecideOutOfRange(now int64, tp kafka.TopicPartition, offset int64, source FetchSource, policy ResetPolicy) StartDecision {
 	if source != FromLeader {
 		return AskLeader{}
 	}
-	decision := reset(tp, policy, ReasonOutOfRange)
+	decision := reset(now, tp, policy, ReasonOutOfRange)
 	if failed, ok := decision.(StartFails); ok {
 		return StartFails{Err: fmt.Errorf("%w: offset %d: %w", failed.Err, offset, kafka.OffsetOutOfRange)}
 	}
 	return decision
-}
-
-func reset(tp kafka.TopicPartition, policy ResetPolicy, reason string) StartDecision {
-	switch policy {
-	case ResetEarliest:
-		return StartFromReset{Timestamp: TimestampEarliest, Reason: reason}
-	case ResetLatest:
-		return StartFromReset{Timestamp: TimestampLatest, Reason: reason}
-	case ResetNone:
-		return StartFails{Err: fmt.Errorf("rebalance: start of %s (%s): %w", tp, reason, ErrNoOffset)}
-	}
-	return StartFails{Err: fmt.Errorf("rebalance: start of %s: %w: %s", tp, ErrConfig, policy)}
 }
