@@ -1,30 +1,93 @@
 package actors
 
-import "github.com/troupego/troupe/pkg/kafka"
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
 
 // RecordDelivery is one record in the hands of an asynchronous handler. Its methods are safe from any goroutine, may be
 // called again, and also after the partition is gone or the consumer is closed.
 type RecordDelivery struct {
+	record  *kafka.Record
+	offset  int64
+	tp      kafka.TopicPartition
+	epoch   kafka.AssignmentEpoch
+	attempt int
+
+	// delivery has the record under OrderPartition, engine under the other orders: there seq is the record's number, which
+	// is never used again.
 	delivery *Delivery
-	index    int
+	engine   *engine
+	seq      uint64
+	verdict  atomic.Int32
 }
 
+// The verdict of a record that an engine has.
+const (
+	verdictOpen int32 = iota
+	verdictGiven
+	verdictStale
+)
+
+// errRefused is the cause of a Nack without one.
+var errRefused = errors.New("troupe: record refused without a cause")
+
 // Record returns the record. With api.RecycleRecords it is valid until Ack.
-func (d *RecordDelivery) Record() *kafka.Record { return &d.delivery.records[d.index] }
+func (d *RecordDelivery) Record() *kafka.Record { return d.record }
 
 // TopicPartition returns where the record comes from.
-func (d *RecordDelivery) TopicPartition() kafka.TopicPartition { return d.delivery.tp }
+func (d *RecordDelivery) TopicPartition() kafka.TopicPartition { return d.tp }
 
 // Epoch returns the assignment epoch the delivery belongs to.
-func (d *RecordDelivery) Epoch() kafka.AssignmentEpoch { return d.delivery.epoch }
+func (d *RecordDelivery) Epoch() kafka.AssignmentEpoch { return d.epoch }
 
-// Attempt returns how often the record was delivered under this ownership, this time included.
-func (d *RecordDelivery) Attempt() int { return d.delivery.attempt }
+// Offset returns the record's offset, also after Ack.
+func (d *RecordDelivery) Offset() int64 { return d.offset }
+
+// Attempt returns how often the record was delivered under this ownership, this time included: 1 for the first time.
+func (d *RecordDelivery) Attempt() int { return d.attempt }
 
 // Ack acknowledges the record: it is finished and may be committed. Acknowledging again does nothing. It returns ErrStale,
-// and counts, when the ownership or the delivery has ended.
-func (d *RecordDelivery) Ack() error { return d.delivery.Ack(d.Record().Offset) }
+// which is counted, when the ownership or the delivery had ended before.
+func (d *RecordDelivery) Ack() error {
+	if d.engine == nil {
+		return d.delivery.Ack(d.offset)
+	}
+	return d.settle(nil)
+}
 
 // Nack says that the record failed with cause: it is delivered again, after a backoff, and counts against the restart
 // budget. A record that has its verdict already keeps it.
-func (d *RecordDelivery) Nack(cause error) error { return d.delivery.Nack(d.Record().Offset, cause) }
+func (d *RecordDelivery) Nack(cause error) error {
+	if cause == nil {
+		cause = errRefused
+	}
+	if d.engine == nil {
+		return d.delivery.Nack(d.offset, cause)
+	}
+	return d.settle(&HandlerError{TopicPartition: d.tp, Offset: d.offset, Err: cause})
+}
+
+func (d *RecordDelivery) settle(failure *HandlerError) error {
+	if d.engine == nil {
+		if failure == nil {
+			return d.delivery.Ack(d.offset)
+		}
+		return d.delivery.Nack(d.offset, failure.Err)
+	}
+	if !d.verdict.CompareAndSwap(verdictOpen, verdictGiven) {
+		if d.verdict.Load() == verdictStale {
+			d.engine.shared.board.stale.Add(1)
+			return ErrStale
+		}
+		return nil
+	}
+	err := d.engine.settleOne(d.seq, d.attempt, failure)
+	if err != nil {
+		d.verdict.Store(verdictStale)
+		d.engine.shared.board.stale.Add(1)
+	}
+	return err
+}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/asynkron/protoactor-go/actor"
+
 	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
@@ -18,6 +20,8 @@ import (
 type board struct {
 	stale         atomic.Uint64
 	staleMessages atomic.Uint64
+	// rounds counts the commit rounds sent.
+	rounds atomic.Uint64
 
 	mu            sync.Mutex
 	groupID       string
@@ -52,11 +56,12 @@ const (
 	conditionBackingOff
 	conditionPaused
 	conditionFailed
+	conditionUserPaused
 )
 
 // String returns the word that PartitionStats documents.
 func (c condition) String() string {
-	return [...]string{"waiting", "flowing", "window_full", "backing_off", "paused", "failed"}[c]
+	return [...]string{"waiting", "flowing", "window_full", "backing_off", "paused", "failed", "user_paused"}[c]
 }
 
 // cell is one partition's place on the board; its partition actor and the committer write it.
@@ -76,6 +81,12 @@ type cell struct {
 	redelivered atomic.Uint64
 	restarts    atomic.Uint64
 	delivery    atomic.Pointer[Delivery]
+	engine      atomic.Pointer[engine]
+	// pid is the partition actor, nil before it has started; reasons are why nothing more is delivered now.
+	pid     atomic.Pointer[actor.PID]
+	reasons atomic.Uint32
+	// blocked is what the watch says, nil while the commit moves.
+	blocked atomic.Pointer[BlockedCommit]
 	// offer is the latest offset offered that the committer has not taken.
 	offer atomic.Pointer[commit.Offset]
 	// lost is set by the group the moment that ownership is lost: the partition may be busy and hear of it late.
@@ -98,6 +109,9 @@ func (c *cell) lose() {
 	if d := c.delivery.Load(); d != nil {
 		d.halt()
 	}
+	if e := c.engine.Load(); e != nil {
+		e.stop()
+	}
 }
 
 func (c *cell) stats() PartitionStats {
@@ -114,7 +128,11 @@ func (c *cell) stats() PartitionStats {
 	}
 	if d := c.delivery.Load(); d != nil {
 		s.HandlerSince, s.HandlerOffset = d.started, d.currentOffset()
+	} else if e := c.engine.Load(); e != nil {
+		s.HandlerOffset, s.HandlerSince = e.oldest()
 	}
+	s.PauseReasons = pauseReasons(c.reasons.Load())
+	s.Blocked = c.blocked.Load()
 	return s
 }
 
@@ -185,6 +203,13 @@ func (b *board) remove(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) {
 	if c := b.cells[tp]; c != nil && c.epoch == epoch {
 		delete(b.cells, tp)
 	}
+}
+
+// owned lists the partitions owned now.
+func (b *board) owned() []*cell {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sortedCells()
 }
 
 func (b *board) sortedCells() []*cell {

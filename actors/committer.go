@@ -71,6 +71,7 @@ func newCommitter(s *shared) *committer {
 		cells: make(map[kafka.TopicPartition]*cell), flushes: make(map[uint64]flushOwner),
 		rounds: commit.NewRounds(commit.RoundsConfig{
 			GroupID: s.settings.GroupID, GroupInstanceID: s.settings.GroupInstanceID, Spacing: commitSpacing,
+			Strategy:       s.settings.Strategy,
 			BackoffInitial: s.settings.Backoff.Initial, BackoffMax: s.settings.Backoff.Max, Seed: s.settings.Seed,
 		}),
 	}
@@ -152,7 +153,7 @@ func (c *committer) receiveProgress(ctx actor.Context, message any) {
 		c.feed(ctx, commit.Flush{ID: c.nextID, TopicPartition: m.tp, Epoch: m.epoch, Deadline: m.deadline})
 	case *partitionOpened:
 		c.cells[m.tp] = m.cell
-		c.feed(ctx, commit.Assigned{TopicPartition: m.tp, Epoch: m.epoch, Committed: m.committed})
+		c.feed(ctx, commit.Assigned{TopicPartition: m.tp, Epoch: m.epoch, Committed: m.committed, Metadata: m.metadata})
 	case *partitionFenced:
 		if cell := c.cells[m.tp]; cell != nil && cell.epoch == m.epoch {
 			delete(c.cells, m.tp)
@@ -188,6 +189,7 @@ func (c *committer) feed(ctx actor.Context, in commit.Input) {
 func (c *committer) run(ctx actor.Context, effect commit.Effect) {
 	switch e := effect.(type) {
 	case commit.SendRound:
+		c.shared.board.rounds.Add(1)
 		c.unsent = &e.Round
 		c.sendUnsent(ctx)
 	case commit.Committed:
@@ -203,6 +205,9 @@ func (c *committer) run(ctx actor.Context, effect commit.Effect) {
 		c.roundFailed(e)
 	case commit.MembershipDoubted:
 		ctx.Send(c.group, &membershipDoubted{generation: e.Generation, err: e.Err})
+	case commit.StrategyFailed:
+		c.shared.observe(event.StrategyFailed{Member: c.shared.member(), Strategy: e.Name, Err: e.Err})
+		c.shared.logger.Error("commit strategy panicked", zap.String("strategy", e.Name), zap.Error(e.Err))
 	case commit.CoordinatorDoubted:
 		ctx.Send(c.group, &coordinatorDoubted{broker: c.asked, err: e.Err})
 	}

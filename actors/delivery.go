@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/troupego/troupe/commit"
+	"github.com/troupego/troupe/internal/buffer"
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
@@ -20,9 +21,20 @@ type Delivery struct {
 	attempt int
 	// perRecord is true when the handler takes one record at a time, so that only the first one was tried before.
 	perRecord bool
-	// byActor is true for a user's actor, which acknowledges records one by one.
-	byActor bool
+	// byActor is true for a user's actor, which acknowledges records one by one; async for an asynchronous function, which
+	// does so too, and returned when the calls for all records have.
+	byActor, async, returned bool
+	// engine has the records under OrderKey and OrderNone, claims what they are there.
+	engine *engine
+	claims []buffer.Claimed
+	// leases are the slabs that the records lie in.
+	leases  []*buffer.Lease
 	records []kafka.Record
+	// first is the first record's offset, count how many there are, offsets their offsets when these have holes: the records
+	// themselves may be recycled when the last verdict is given.
+	first   int64
+	count   int
+	offsets []int64
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	started time.Time
@@ -37,7 +49,8 @@ type Delivery struct {
 	// current is the index of the record a function handler works on.
 	current atomic.Int64
 	ending  atomic.Int32
-	halted  atomic.Bool
+	// halted is set when the flow stops for good, suspended by the user's pause.
+	halted, suspended atomic.Bool
 	// armed lets one acknowledgment send a signal; the partition arms it again when it can use another one.
 	armed  atomic.Bool
 	notify func()
@@ -79,7 +92,18 @@ const (
 )
 
 func newDelivery(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, records []kafka.Record, attempt int, stale *atomic.Uint64) *Delivery {
-	d := &Delivery{tp: tp, epoch: epoch, attempt: attempt, records: records, stale: stale, started: time.Now()}
+	d := &Delivery{
+		tp: tp, epoch: epoch, attempt: attempt, records: records, count: len(records), stale: stale, started: time.Now(),
+	}
+	if last := len(records) - 1; last >= 0 {
+		d.first = records[0].Offset
+		if records[last].Offset-d.first != int64(last) {
+			d.offsets = make([]int64, len(records))
+			for i := range records {
+				d.offsets[i] = records[i].Offset
+			}
+		}
+	}
 	base, cancel := context.WithCancelCause(context.Background())
 	d.context = deliveryContext{Context: base, delivery: d}
 	d.ctx, d.cancel = &d.context, cancel
@@ -99,7 +123,8 @@ func (d *Delivery) TopicPartition() kafka.TopicPartition { return d.tp }
 // Epoch returns the assignment epoch the delivery belongs to.
 func (d *Delivery) Epoch() kafka.AssignmentEpoch { return d.epoch }
 
-// Records returns the records, in offset order. They may be kept.
+// Records returns the records, in offset order. They may be kept, unless api.RecycleRecords is set: then each is valid
+// until its Ack, and all are until the last verdict is given.
 func (d *Delivery) Records() []kafka.Record { return d.records }
 
 // Context ends, with one of the causes in errors.go, when the work is no longer wanted.
@@ -132,8 +157,8 @@ func (d *Delivery) AckUpTo(offset int64) error {
 		return d.late()
 	}
 	fresh := 0
-	for i := range d.records {
-		if d.records[i].Offset > offset {
+	for i := range d.count {
+		if d.offset(i) > offset {
 			break
 		}
 		fresh += d.ackIndex(i)
@@ -142,7 +167,15 @@ func (d *Delivery) AckUpTo(offset int64) error {
 }
 
 // AckAll acknowledges every record of the delivery.
-func (d *Delivery) AckAll() error { return d.AckUpTo(d.records[len(d.records)-1].Offset) }
+func (d *Delivery) AckAll() error { return d.AckUpTo(d.offset(d.count - 1)) }
+
+// offset is the i-th record's.
+func (d *Delivery) offset(i int) int64 {
+	if d.offsets != nil {
+		return d.offsets[i]
+	}
+	return d.first + int64(i)
+}
 
 // Nack says that the record at offset failed. It is delivered again, after a backoff, once every other record of the
 // delivery is acknowledged or refused as well. It counts against the restart budget. A record that is acknowledged
@@ -158,12 +191,19 @@ func (d *Delivery) Nack(offset int64, cause error) error {
 	if !d.claim(i) {
 		return nil
 	}
+	if cause == nil {
+		cause = errRefused
+	}
 	d.mu.Lock()
 	if d.nacks == nil {
 		d.nacks = make(map[int]error)
 	}
 	d.nacks[i] = cause
 	d.mu.Unlock()
+	if d.engine != nil {
+		c := &d.claims[i]
+		_ = d.engine.settleOne(c.Seq, c.Attempt, &HandlerError{TopicPartition: d.tp, Offset: offset, Err: cause}) // settle says it
+	}
 	return d.settle(1)
 }
 
@@ -178,13 +218,16 @@ func (d *Delivery) ackIndex(i int) int {
 		return 0
 	}
 	d.acked[i/64].Or(uint64(1) << (i % 64))
+	if d.engine != nil {
+		_ = d.engine.settleOne(d.claims[i].Seq, 0, nil) // settle says whether it was stale
+	}
 	return 1
 }
 
 // settle counts, signals, and finds out whether the delivery ended meanwhile.
 func (d *Delivery) settle(fresh int) error {
 	if fresh > 0 {
-		all := d.settled.Add(int64(fresh)) == int64(len(d.records))
+		all := d.settled.Add(int64(fresh)) == int64(d.count)
 		if d.armed.CompareAndSwap(true, false) || all {
 			d.notify()
 		}
@@ -209,32 +252,33 @@ func (d *Delivery) late() error {
 
 // index finds a record: at once when the offsets have no holes, else by halving.
 func (d *Delivery) index(offset int64) (int, bool) {
-	if len(d.records) == 0 {
-		return 0, false
+	if d.offsets != nil {
+		return slices.BinarySearch(d.offsets, offset)
 	}
-	if i := offset - d.records[0].Offset; i >= 0 && i < int64(len(d.records)) && d.records[i].Offset == offset {
-		return int(i), true
-	}
-	return slices.BinarySearchFunc(d.records, offset, func(r kafka.Record, o int64) int {
-		switch {
-		case r.Offset < o:
-			return -1
-		case r.Offset > o:
-			return 1
-		}
-		return 0
-	})
+	i := offset - d.first
+	return int(i), i >= 0 && i < int64(d.count)
 }
 
 // finishedUpTo is how an in-order handler reports that the first n records are done.
 func (d *Delivery) finishedUpTo(n int) {
 	d.low.Store(int64(n))
-	if n == len(d.records) {
+	if n == d.count {
 		return // the handler returns now, and that is told
 	}
 	if d.armed.CompareAndSwap(true, false) {
 		d.notify()
 	}
+}
+
+// withhold says that the records from n on were not begun, and will not be in this delivery.
+func (d *Delivery) withhold(n int) {
+	fresh := 0
+	for i := n; i < d.count; i++ {
+		if d.claim(i) {
+			fresh++
+		}
+	}
+	d.settled.Add(int64(fresh))
 }
 
 // rearm lets the next acknowledgment signal again, and signals at once when there was one meanwhile.
@@ -255,12 +299,12 @@ func (d *Delivery) progress() int64 { return d.low.Load() + d.settled.Load() }
 func (d *Delivery) collect(tracker *commit.Tracker) int {
 	fresh := 0
 	if low := d.low.Load(); low > 0 {
-		fresh += tracker.AckUpTo(d.records[low-1].Offset)
+		fresh += tracker.AckUpTo(d.offset(int(low - 1)))
 	}
 	for w := range d.acked {
 		for word := d.acked[w].Load(); word != 0; word &= word - 1 {
 			i := w*64 + bits.TrailingZeros64(word)
-			if tracker.Ack(d.records[i].Offset) == commit.Acked {
+			if tracker.Ack(d.offset(i)) == commit.Acked {
 				fresh++
 			}
 		}
@@ -281,12 +325,12 @@ func (d *Delivery) firstNack() (offset int64, refused bool, cause error) {
 	if low < 0 {
 		return 0, false, nil
 	}
-	return d.records[low].Offset, true, d.nacks[low]
+	return d.offset(low), true, d.nacks[low]
 }
 
 // settledAll reports whether every record is acknowledged or refused.
 func (d *Delivery) settledAll() bool {
-	n := int64(len(d.records))
+	n := int64(d.count)
 	return d.low.Load() == n || d.settled.Load() == n
 }
 
@@ -303,17 +347,20 @@ func (d *Delivery) end(cause error) {
 // halt asks a function handler to take no further record.
 func (d *Delivery) halt() { d.halted.Store(true) }
 
-// currentOffset is the offset of the record being worked on: for a user's actor, the first without a verdict.
+// stops reports whether no further record may begin.
+func (d *Delivery) stops() bool { return d.halted.Load() || d.suspended.Load() }
+
+// currentOffset is the offset of the record being worked on: for a user's actor or an asynchronous function, the first
+// without a verdict.
 func (d *Delivery) currentOffset() int64 {
-	if d.byActor {
-		for i := range d.records {
+	if d.byActor || d.async {
+		for i := range d.count {
 			if d.claimed[i/64].Load()&(1<<(i%64)) == 0 {
-				return d.records[i].Offset
+				return d.offset(i)
 			}
 		}
 	}
-	i := min(d.current.Load(), int64(len(d.records)-1))
-	return d.records[i].Offset
+	return d.offset(int(min(d.current.Load(), int64(d.count-1))))
 }
 
 // Verdict is what a handler said about one record of a delivery.

@@ -24,6 +24,9 @@ var ErrStale = errors.New("troupe: acknowledgment of an ended delivery")
 // ErrNotInDelivery is returned by an acknowledgment of a record that its delivery does not have.
 var ErrNotInDelivery = errors.New("troupe: record is not part of this delivery")
 
+// ErrNotSubscribed is returned by calls that name a partition of a topic that has no handler here.
+var ErrNotSubscribed = errors.New("troupe: no handler is registered for the topic")
+
 // HandlerError is a handler's failure at one record.
 type HandlerError struct {
 	TopicPartition kafka.TopicPartition

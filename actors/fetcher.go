@@ -37,9 +37,9 @@ type fetchLane struct {
 	work   *worker
 	// plan is the fetch that is sent, or waits for memory; nil for none.
 	plan *buffer.FetchPlan
-	// maxBytes is what memory was reserved for.
-	maxBytes int
-	sentAt   time.Time
+	// wanted is the bytes it asks for, maxBytes what memory was reserved for, 0 while it waits.
+	wanted, maxBytes int
+	sentAt           time.Time
 }
 
 // fetchRoute is a partition routed here. ends are the log's ends last told to it.
@@ -163,14 +163,12 @@ func (f *fetcher) pump() {
 			break
 		}
 		lane.plan = &plan
-		least, sum := 0, 0
+		sum := 0
 		for _, w := range plan.Wants {
-			least = max(least, int(w.MaxBytes))
 			sum += int(w.MaxBytes)
 		}
-		lane.maxBytes = min(sum, settings.FetchMaxBytes)
-		if bytes := f.shared.memory.ask(f.holder(i), min(least, lane.maxBytes), lane.maxBytes, f.self); bytes > 0 {
-			lane.maxBytes = bytes
+		lane.wanted = min(sum, settings.FetchMaxBytes)
+		if lane.maxBytes = f.shared.memory.fetch(f.holder(i), lane.wanted, f.self); lane.maxBytes > 0 {
 			f.send(i)
 		}
 	}
@@ -181,7 +179,11 @@ func (f *fetcher) pump() {
 // sendWaiting sends the fetches whose memory was granted meanwhile.
 func (f *fetcher) sendWaiting() {
 	for i := range f.lane {
-		if lane := &f.lane[i]; lane.plan != nil && lane.sentAt.IsZero() && f.shared.memory.has(f.holder(i)) {
+		lane := &f.lane[i]
+		if lane.plan == nil || !lane.sentAt.IsZero() {
+			continue
+		}
+		if lane.maxBytes = f.shared.memory.fetchGranted(f.holder(i), lane.wanted); lane.maxBytes > 0 {
 			f.send(i)
 		}
 	}

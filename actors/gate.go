@@ -3,6 +3,7 @@ package actors
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -88,6 +89,27 @@ func (g *gates) running() []RunningHandler {
 	return out
 }
 
+// slotWaiter is who can wait for a slot. wake tells it to ask again.
+type slotWaiter interface {
+	wake()
+	same(other slotWaiter) bool
+}
+
+// actorWaiter is an actor that waits for a slot; it gets a placeFree.
+type actorWaiter struct {
+	sys *system
+	pid *actor.PID
+}
+
+func (w actorWaiter) wake() { w.sys.root.Send(w.pid, &placeFree{}) }
+
+func (w actorWaiter) same(other slotWaiter) bool {
+	o, ok := other.(actorWaiter)
+	return ok && o.pid.Equal(w.pid)
+}
+
+func (p *pool) same(other slotWaiter) bool { return other == slotWaiter(p) }
+
 // slots is the register behind Concurrency: how many handlers may run at once in the member, first come, first served.
 // A limit of zero lets everyone in.
 type slots struct {
@@ -95,30 +117,68 @@ type slots struct {
 	limit int
 	mu    sync.Mutex
 	used  int
-	queue []*actor.PID
+	queue []slotWaiter
+	// waiting is len(queue), for a look without the lock.
+	waiting atomic.Int32
 }
 
-// enter takes a slot; without one, waiter gets a placeFree in its turn and must ask again. A waiter is queued once.
-func (s *slots) enter(waiter *actor.PID) bool {
+// enter takes a slot; without one, the actor gets a placeFree in its turn and must ask again. A waiter is queued once.
+func (s *slots) enter(pid *actor.PID) bool {
+	if s.limit == 0 {
+		return true
+	}
+	return s.enterAs(actorWaiter{s.sys, pid})
+}
+
+func (s *slots) enterAs(waiter slotWaiter) bool {
+	if s.limit == 0 {
+		return true
+	}
+	s.mu.Lock()
+	woken, entered := s.tryEnter(waiter)
+	s.mu.Unlock()
+	if woken != nil {
+		woken.wake()
+	}
+	return entered
+}
+
+func (s *slots) tryEnter(waiter slotWaiter) (woken slotWaiter, entered bool) {
+	at := slices.IndexFunc(s.queue, waiter.same)
+	if s.used < s.limit && (len(s.queue) == 0 || at == 0) {
+		if at == 0 {
+			s.remove(0)
+		}
+		s.used++
+		return s.first(), true // places that got free together have told only the first of the queue
+	}
+	if at < 0 {
+		s.queue = append(s.queue, waiter)
+		s.waiting.Add(1)
+	}
+	return nil, false
+}
+
+// mayEnter reports whether asking for a slot makes sense now; when not, waiter is queued.
+func (s *slots) mayEnter(waiter slotWaiter) bool {
 	if s.limit == 0 {
 		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := slices.IndexFunc(s.queue, waiter.Equal)
+	at := slices.IndexFunc(s.queue, waiter.same)
 	if s.used < s.limit && (len(s.queue) == 0 || at == 0) {
-		if at == 0 {
-			s.queue = s.queue[1:]
-		}
-		s.used++
-		s.wake() // places that got free together have told only the first of the queue
 		return true
 	}
 	if at < 0 {
 		s.queue = append(s.queue, waiter)
+		s.waiting.Add(1)
 	}
 	return false
 }
+
+// contended reports whether somebody waits for a slot.
+func (s *slots) contended() bool { return s.waiting.Load() > 0 }
 
 // leave gives a slot back and wakes the first in the queue.
 func (s *slots) leave() {
@@ -126,37 +186,60 @@ func (s *slots) leave() {
 		return
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.used--
-	s.wake()
+	woken := s.first()
+	s.mu.Unlock()
+	if woken != nil {
+		woken.wake()
+	}
 }
 
 // pass gives a waiter's turn to the next, when it was its turn and it did not use it. One that waits keeps its place.
-func (s *slots) pass(waiter *actor.PID) {
+func (s *slots) pass(waiter slotWaiter) {
 	if s.limit == 0 {
 		return
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.used < s.limit && len(s.queue) > 0 && s.queue[0].Equal(waiter) {
-		s.queue = s.queue[1:]
-		s.wake()
+	var woken slotWaiter
+	if s.used < s.limit && len(s.queue) > 0 && s.queue[0].same(waiter) {
+		s.remove(0)
+		woken = s.first()
+	}
+	s.mu.Unlock()
+	if woken != nil {
+		woken.wake()
 	}
 }
 
-// forget takes a waiter that is gone out of the queue.
-func (s *slots) forget(waiter *actor.PID) {
+// passActor is pass for an actor.
+func (s *slots) passActor(pid *actor.PID) { s.pass(actorWaiter{s.sys, pid}) }
+
+// forget takes an actor that is gone out of the queue.
+func (s *slots) forget(pid *actor.PID) {
 	if s.limit == 0 {
 		return
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.queue = slices.DeleteFunc(s.queue, waiter.Equal)
-	s.wake()
+	if at := slices.IndexFunc(s.queue, actorWaiter{s.sys, pid}.same); at >= 0 {
+		s.remove(at)
+	}
+	woken := s.first()
+	s.mu.Unlock()
+	if woken != nil {
+		woken.wake()
+	}
 }
 
-func (s *slots) wake() {
+func (s *slots) remove(at int) {
+	s.queue = slices.Delete(s.queue, at, at+1)
+	s.waiting.Add(-1)
+}
+
+// first is who may enter now, nil for nobody. The caller holds mu, and wakes it after giving mu back: a pool that is woken
+// asks again at once.
+func (s *slots) first() slotWaiter {
 	if len(s.queue) > 0 && s.used < s.limit {
-		s.sys.root.Send(s.queue[0], &placeFree{})
+		return s.queue[0]
 	}
+	return nil
 }

@@ -139,6 +139,8 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 		g.replicaPreferred(ctx, m)
 	case *offsetsFetched:
 		g.offsetsFetched(ctx, m)
+	case *positionsAnswered:
+		g.positionsAnswered(ctx, m)
 	case *partitionReleased:
 		g.partitionReleased(ctx, m)
 	case *keyReturned:
@@ -197,6 +199,7 @@ func (g *group) stop() {
 	for _, a := range []*alarm{&g.memberAlarm, &g.linkAlarm, &g.releaseAlarm} {
 		a.stop()
 	}
+	g.starts.hook.stop()
 	g.joinWork.stop()
 	g.join.Close()
 	g.metadata.stop()
@@ -212,6 +215,8 @@ func (g *group) alarmRang(ctx actor.Context, m *alarmRang) {
 		g.metadata.refresh(g.watched())
 	case g.releaseAlarm.rang(m):
 		g.releaseOverdue(ctx)
+	case g.starts.hook.alarm.rang(m):
+		g.positionsAlarm()
 	}
 }
 

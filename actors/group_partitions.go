@@ -8,6 +8,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"go.uber.org/zap"
 
+	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
@@ -253,7 +254,7 @@ func (g *group) release(ctx actor.Context, p *part, m *partitionReleased) {
 	})
 	g.shared.logger.Info("partition released", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
 		zap.Uint64("epoch", uint64(p.epoch)), zap.Int64("committed", m.committed), zap.Int("uncommitted", m.uncommitted), zap.Error(m.err))
-	if g.closing && m.pending > m.committed {
+	if g.closing && m.pending > m.committed && !commit.IsManual(g.shared.settings.Strategy) {
 		g.report.uncommitted = append(g.report.uncommitted,
 			UncommittedPartition{TopicPartition: p.tp, Committed: m.committed, Pending: m.pending, Err: m.err})
 	}

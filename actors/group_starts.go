@@ -3,10 +3,11 @@ package actors
 import (
 	"errors"
 	"slices"
-	"strings"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
 )
@@ -20,6 +21,8 @@ type startQueue struct {
 	answers map[kafka.TopicPartition]CommittedOffset
 	// anew are topics with a commit of an incarnation that was deleted.
 	anew map[string]bool
+	// hook is asked in place of the committer when offsets are kept outside of Kafka.
+	hook startHook
 }
 
 func (q *startQueue) add(tp kafka.TopicPartition) {
@@ -32,10 +35,15 @@ func (q *startQueue) add(tp kafka.TopicPartition) {
 func (q *startQueue) remove(tp kafka.TopicPartition) { delete(q.waiting, tp) }
 
 // requestStarts asks for the committed offsets of all partitions of the topics concerned: whether the group ever committed
-// on a topic decides where a partition without a commit begins. A newer question replaces the one under way.
+// on a topic decides where a partition without a commit begins. A newer question replaces the one under way. With a start
+// hook it is the hook that is asked.
 func (g *group) requestStarts(ctx actor.Context) {
 	q := &g.starts
 	if len(q.waiting) == 0 {
+		return
+	}
+	if g.shared.settings.Positions != nil {
+		g.askPositions()
 		return
 	}
 	counts := make(map[string]int)
@@ -72,7 +80,7 @@ func (g *group) offsetsFetched(ctx actor.Context, m *offsetsFetched) {
 	}
 	for tp, answer := range m.offsets {
 		if t := g.metadata.topics[tp.Topic]; t != nil && ofAnotherTopic(answer.Metadata, t.ID) {
-			answer.Offset, answer.LeaderEpoch = kafka.NoOffset, kafka.NoLeaderEpoch
+			answer.Offset, answer.LeaderEpoch, answer.Metadata = kafka.NoOffset, kafka.NoLeaderEpoch, ""
 			q.anew[tp.Topic] = true
 		}
 		q.answers[tp] = answer
@@ -89,10 +97,10 @@ func (g *group) offsetsFetched(ctx actor.Context, m *offsetsFetched) {
 		byTopic[tp.Topic][tp.Partition] = rebalance.Committed{Offset: answer.Offset, LeaderEpoch: answer.LeaderEpoch}
 	}
 	for topic, committed := range byTopic {
-		decisions := rebalance.DecideStarts(topic, committed, q.others(topic), g.shared.topics[topic].Reset)
+		decisions := rebalance.DecideStarts(time.Now().UnixMilli(), topic, committed, q.others(topic), g.shared.topics[topic].Reset)
 		for partition, decision := range decisions {
 			tp := kafka.TopicPartition{Topic: topic, Partition: partition}
-			g.decided(ctx, tp, decision, committed[partition].Offset)
+			g.decided(ctx, tp, decision, q.answers[tp])
 		}
 	}
 	if len(q.waiting) == 0 {
@@ -122,7 +130,7 @@ func (q *startQueue) others(topic string) rebalance.GroupCommits {
 }
 
 // decided tells everybody where a partition starts. One that cannot be decided yet goes on waiting.
-func (g *group) decided(ctx actor.Context, tp kafka.TopicPartition, decision rebalance.StartDecision, committed int64) {
+func (g *group) decided(ctx actor.Context, tp kafka.TopicPartition, decision rebalance.StartDecision, answer CommittedOffset) {
 	if failed, ok := decision.(rebalance.StartFails); ok && errors.Is(failed.Err, rebalance.ErrCommitsUnknown) {
 		return
 	}
@@ -133,27 +141,18 @@ func (g *group) decided(ctx actor.Context, tp kafka.TopicPartition, decision reb
 	}
 	first := p.phase == partStarting
 	p.phase = partRunning
-	p.cell.committed.Store(committed)
-	g.tell(ctx, committerKey, &partitionOpened{tp: tp, epoch: p.epoch, committed: committed, cell: p.cell})
-	g.tell(ctx, p.key, &startDecided{epoch: p.epoch, decision: decision, committed: committed})
+	p.cell.committed.Store(answer.Offset)
+	g.tell(ctx, committerKey, &partitionOpened{tp: tp, epoch: p.epoch, committed: answer.Offset, metadata: answer.Metadata, cell: p.cell})
+	g.tell(ctx, p.key, &startDecided{epoch: p.epoch, decision: decision, committed: answer.Offset, metadata: answer.Metadata})
 	if first {
 		g.feed(ctx, rebalance.PartitionStarted{TopicPartition: tp, Epoch: p.epoch})
 	}
 }
 
-// topicMarkPrefix begins the metadata of our commits; the id of the topic follows.
-const topicMarkPrefix = "troupe topic "
-
-// topicMark names the incarnation of the topic that an offset belongs to. Offsets are committed by name, so one may land on
-// a topic that was deleted and made anew meanwhile; whoever reads it there must not start from it.
-func topicMark(id kafka.TopicID) string {
-	if id.IsZero() {
-		return ""
-	}
-	return topicMarkPrefix + id.String()
-}
-
-// ofAnotherTopic reports whether a commit's metadata marks it as another incarnation's. Foreign metadata says nothing.
+// ofAnotherTopic reports whether a commit's metadata marks it as another incarnation's of the topic. Offsets are committed by
+// name, so one may land on a topic that was deleted and made anew meanwhile; whoever reads it there must not start from it.
+// Foreign metadata says nothing, nor does a damaged mark.
 func ofAnotherTopic(metadata string, id kafka.TopicID) bool {
-	return !id.IsZero() && strings.HasPrefix(metadata, topicMarkPrefix) && metadata != topicMark(id)
+	marked, _ := commit.ParseMetadata(commit.WithoutMap(metadata), kafka.NoOffset)
+	return marked.OfAnotherTopic(id)
 }

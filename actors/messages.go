@@ -149,7 +149,9 @@ type partitionOpened struct {
 	tp        kafka.TopicPartition
 	epoch     kafka.AssignmentEpoch
 	committed int64
-	cell      *cell
+	// metadata is what the coordinator has beside the committed offset.
+	metadata string
+	cell     *cell
 }
 
 // partitionFenced: group -> committer: nothing of this epoch any more.
@@ -230,6 +232,8 @@ type startDecided struct {
 	epoch     kafka.AssignmentEpoch
 	decision  rebalance.StartDecision
 	committed int64
+	// metadata came with the committed offset.
+	metadata string
 }
 
 // committerKnown: group -> partition, at its start and whenever there is a new committer: offer again.
@@ -367,7 +371,7 @@ type offsetFound struct {
 	answer OffsetAnswer
 }
 
-// memoryFreed: the memory register -> a fetcher that waited for it.
+// memoryFreed: the memory register -> a fetcher, or a partition that has something to decode, when its turn has come.
 type memoryFreed struct{ silent }
 
 // --- partition and its handler

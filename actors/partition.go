@@ -42,16 +42,32 @@ type partition struct {
 	positionEpoch uint32
 	// orphaned is true when the topic was made anew: nothing of this ownership may be committed to it.
 	orphaned bool
-	// committer is nil until it is known; offered is the last offset told to it; flushBy is the deadline of the final
+	// committer is nil until it is known; offered is the last offset told to it, with how many
+	// finished records beyond it; flushBy is the deadline of the final
 	// commit that is asked for, zero for none.
-	committer *actor.PID
-	offered   int64
-	flushBy   time.Time
-	flushID   uint64
-	finalErr  error
+	committer     *actor.PID
+	offered       int64
+	offeredBeyond int
+	flushBy       time.Time
+	flushID       uint64
+	finalErr      error
 
 	intake  intake
 	handler handlerSide
+	parallelSide
+	pausing
+	// finishedBefore is what the offset map of the commit said that this ownership started with; startedAt is that commit's
+	// offset, startedWith its metadata.
+	finishedBefore commit.OffsetMap
+	startedAt      int64
+	startedWith    string
+	// watch looks for a commit that stands still; watchAlarm is when it looks again.
+	watch      *commit.Watch
+	watchAlarm alarm
+	// mapAlarm is when an offset map may be offered again whose offset stands still.
+	mapAlarm alarm
+	// commits are the flushes that callers of Commit wait for, by their id.
+	commits map[uint64]*waiter
 }
 
 func newPartition(s *shared, config partitionConfig) *partition {
@@ -63,6 +79,7 @@ func newPartition(s *shared, config partitionConfig) *partition {
 		Supervisor: supervisor.New(s.settings.Seed ^ uint64(config.epoch)), partitionConfig: config, shared: s,
 		machine: rebalance.NewPartition(rebalance.Grant{TopicPartition: config.tp, Epoch: config.epoch}),
 		window:  window, offered: kafka.NoOffset, positionEpoch: config.cell.positionEpoch.Load(),
+		watch: commit.NewWatch(s.settings.BlockedAfter), commits: make(map[uint64]*waiter),
 	}
 	p.intake = newIntake(s.settings.PartitionMaxBytes)
 	p.handler.nacks = supervisor.NewBudget(config.registration.Restart, s.settings.Seed^uint64(config.tp.Partition))
@@ -85,6 +102,9 @@ func (p *partition) receive(ctx actor.Context, message any) {
 	switch m := message.(type) {
 	case *actor.Started:
 		p.self = ctx.Self()
+		p.cell.pid.Store(p.self)
+		p.paused = p.shared.pauses.holds(p.tp)
+		p.shared.memory.join(partitionHolder(p.tp, p.epoch))
 		p.startHandler(ctx)
 	case *actor.Stopping:
 		p.stop(ctx)
@@ -106,6 +126,8 @@ func (p *partition) receive(ctx actor.Context, message any) {
 		}
 	case *recordsFetched:
 		p.recordsFetched(ctx, m)
+	case *memoryFreed:
+		p.memoryFreed(ctx)
 	case *offsetFound:
 		if p.current(m.epoch) {
 			p.offsetFound(ctx, m)
@@ -122,8 +144,14 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 		p.acknowledged(ctx, m.delivery)
 	case *delivered:
 		p.delivered(ctx, m.delivery)
+	case *engineSignal:
+		p.engineSignaled(ctx, m)
 	case *placeFree:
 		p.placeFree(ctx)
+	case *pauseChanged:
+		p.pauseChanged(ctx, m)
+	case *commitWanted:
+		p.commitWanted(ctx, m)
 	case *drainWanted:
 		if p.current(m.epoch) {
 			p.drain, p.closing = *m, m.closing
@@ -134,6 +162,11 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 			p.feed(ctx, rebalance.OwnershipLost{Cause: m.cause})
 		}
 	case *flushed:
+		if w := p.commits[m.result.ID]; w != nil {
+			delete(p.commits, m.result.ID)
+			w.one(m.result.Err)
+			return
+		}
 		if m.result.ID == p.flushID {
 			p.finalErr = m.result.Err
 			p.feed(ctx, rebalance.FinalCommitAnswered{Err: m.result.Err})
@@ -156,7 +189,19 @@ func (p *partition) rang(ctx actor.Context, m *alarmRang) {
 	case p.intake.alarm.rang(m):
 		p.intakeRetry(ctx)
 	case p.handler.alarm.rang(m):
+		if p.parallel != nil {
+			p.retryDue(ctx)
+			return
+		}
 		p.pump(ctx)
+	case p.handler.fill.rang(m):
+		p.pump(ctx)
+	case p.watchAlarm.rang(m):
+		p.look()
+	case p.mapAlarm.rang(m):
+		if p.tracker != nil {
+			p.offer(ctx)
+		}
 	}
 }
 
@@ -165,10 +210,22 @@ func (p *partition) stop(actor.Context) {
 	p.alarm.stop()
 	p.intake.alarm.stop()
 	p.handler.alarm.stop()
+	p.handler.fill.stop()
+	p.watchAlarm.stop()
+	p.mapAlarm.stop()
+	stopped := fmt.Errorf("%w: partition actor stopped", rebalance.ErrLost)
 	if d := p.handler.delivery; d != nil {
 		d.halt()
-		d.end(fmt.Errorf("%w: partition actor stopped", rebalance.ErrLost))
+		d.end(stopped)
 		p.releaseSlot()
+	}
+	p.endEngine(stopped)
+	if pool := p.shared.pools[p.registration]; pool != nil {
+		pool.seats.forget(p.self)
+	}
+	p.resumeWaiters()
+	for _, w := range p.commits {
+		w.one(fmt.Errorf("commit %s: %w", p.tp, stopped))
 	}
 	p.shared.slots.forget(p.self)
 	p.shared.memory.drop(partitionHolder(p.tp, p.epoch))
@@ -213,6 +270,7 @@ func (p *partition) run(ctx actor.Context, effect rebalance.PartitionEffect) {
 func (p *partition) startFlow(ctx actor.Context, offset int64) {
 	p.tracker = commit.NewTracker(offset)
 	p.intake.restart(offset)
+	p.startEngine()
 	p.cell.condition.Store(int32(conditionFlowing))
 	p.offer(ctx)
 	p.tellAssigned(ctx)
@@ -223,7 +281,11 @@ func (p *partition) startFlow(ctx actor.Context, offset int64) {
 func (p *partition) stopFlow(ctx actor.Context) {
 	p.intake.alarm.stop()
 	p.handler.alarm.stop()
+	p.handler.fill.stop()
 	p.dropSurplus()
+	if p.parallel != nil {
+		p.parallel.stop()
+	}
 	if d := p.handler.delivery; d != nil {
 		d.halt()
 		if pid := p.Lookup(handlerKey); pid != nil && !d.byActor {
@@ -259,6 +321,7 @@ func (p *partition) release(ctx actor.Context, e rebalance.Release) {
 	if d := p.handler.delivery; d != nil {
 		d.end(p.cancelCause(e.Cause))
 	}
+	p.endEngine(p.cancelCause(e.Cause))
 	if e.Lost {
 		p.tellLost(ctx, e.Cause)
 	}
@@ -292,11 +355,15 @@ func (p *partition) committerKnown(ctx actor.Context, m *committerKnown) {
 
 // collect takes over what the handler acknowledged.
 func (p *partition) collect() (fresh int) {
-	d := p.handler.delivery
-	if d == nil || p.tracker == nil {
-		return 0
+	switch d := p.handler.delivery; {
+	case p.tracker == nil:
+	case p.parallel != nil:
+		var freed int64
+		fresh, freed = p.parallel.finished(p.tracker, p.recovered)
+		p.intake.delivering -= freed
+	case d != nil:
+		fresh = d.collect(p.tracker)
 	}
-	fresh = d.collect(p.tracker)
 	p.cell.acked.Add(uint64(fresh))
 	return fresh
 }
@@ -308,13 +375,21 @@ func (p *partition) offer(ctx actor.Context) {
 		offset = min(offset, *rewind)
 	}
 	p.cell.finished.Store(offset)
-	if p.committer == nil || offset == p.offered || p.orphaned || !p.machine.CanCommit() {
+	p.look()
+	if p.committer == nil || p.orphaned || !p.machine.CanCommit() {
 		return
 	}
-	p.offered = offset
+	beyond := 0
+	if p.shared.settings.OffsetMap {
+		beyond = p.tracker.FinishedBeyond()
+	}
+	if offset == p.offered && (beyond == p.offeredBeyond || !p.mapDue()) {
+		return
+	}
+	p.offered, p.offeredBeyond = offset, beyond
 	if p.cell.offer.Swap(&commit.Offset{
 		TopicPartition: p.tp, Epoch: p.epoch, PositionEpoch: p.positionEpoch, Offset: offset, LeaderEpoch: p.tracker.CommittableEpoch(),
-		Metadata: topicMark(p.intake.leader.topicID),
+		Finished: p.cell.acked.Load(), Metadata: p.metadata(offset),
 	}) == nil {
 		ctx.Send(p.committer, &offsetOffered{cell: p.cell})
 	}
@@ -333,13 +408,18 @@ func (p *partition) publish() {
 	}
 	p.cell.position.Store(p.tracker.Position())
 	p.cell.inTransit.Store(int64(p.tracker.InTransit()))
+	retrying := p.handler.alarm.set || !p.handler.up
+	p.cell.reasons.Store(reason(p.paused, pausedByUser) | reason(p.window.Paused(), pausedByWindow) |
+		reason(p.intake.waitingMemory, pausedByBudget) | reason(retrying, pausedByRetry))
 	how := conditionFlowing
 	switch {
 	case p.intake.failed:
 		how = conditionFailed
-	case p.handler.paused:
+	case p.handler.paused || p.probing > 0:
 		how = conditionPaused
-	case p.handler.alarm.set || !p.handler.up:
+	case p.paused:
+		how = conditionUserPaused
+	case retrying && (p.parallel == nil || !p.busy):
 		how = conditionBackingOff
 	case p.window.Paused():
 		how = conditionWindowFull

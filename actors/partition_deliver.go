@@ -7,6 +7,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"go.uber.org/zap"
 
+	"github.com/troupego/troupe/internal/buffer"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
@@ -27,12 +28,18 @@ type handlerSide struct {
 	// slotted is true while a delivery to a user's actor holds one of the member's slots.
 	slotted  bool
 	delivery *Delivery
-	// again are the records that come again, for the attempt-th time, after the alarm.
+	// again are the records that come again, for the attempt-th time, after the alarm, or that wait to go out at all;
+	// leases are the slabs they lie in.
 	again   []kafka.Record
 	attempt int
-	alarm   alarm
-	nacks   *supervisor.Budget
-	paused  bool
+	leases  []*buffer.Lease
+	// fill is when a batch that is not full goes out all the same.
+	fill   alarm
+	alarm  alarm
+	nacks  *supervisor.Budget
+	paused bool
+	// filling is true while a batch waits to be filled.
+	filling bool
 	// stopped is true when the policy ends the consumer: nothing is delivered any more.
 	stopped bool
 	// restarts counts the handlers used up under this epoch.
@@ -44,6 +51,10 @@ func (p *partition) userActor() bool { return p.registration.Actor != nil }
 // startHandler starts the handler. A user's actor starts when the partition's gate is free, and holds it until it is gone;
 // a function's runner takes the gate for each delivery.
 func (p *partition) startHandler(ctx actor.Context) {
+	if p.registration.Order != OrderPartition && !p.userActor() {
+		p.handler.up = true // the registration's workers call it
+		return
+	}
 	spawn := func(ctx actor.Context) *actor.PID {
 		return p.shared.sys.spawnChild(ctx, handlerKey, func() actor.Actor {
 			return &runner{shared: p.shared, reg: p.registration, tp: p.tp, epoch: p.epoch}
@@ -71,6 +82,9 @@ func (p *partition) currentOffset() int64 {
 	if d := p.cell.delivery.Load(); d != nil {
 		return d.currentOffset()
 	}
+	if e := p.cell.engine.Load(); e != nil {
+		return e.currentOffset()
+	}
 	return kafka.NoOffset
 }
 
@@ -87,7 +101,10 @@ func (p *partition) placeFree(ctx actor.Context) {
 	}
 	p.pump(ctx)
 	if !p.handler.slotted {
-		p.shared.slots.pass(p.self) // not ready to use its turn; whoever is next must not wait for it
+		p.shared.slots.passActor(p.self) // not ready to use its turn; whoever is next must not wait for it
+	}
+	if p.parallel != nil {
+		p.parallel.pool.seats.passActor(p.self)
 	}
 }
 
@@ -123,18 +140,19 @@ func (p *partition) tellLost(ctx actor.Context, cause error) {
 // more than the window has room for. One delivery is outstanding at a time.
 func (p *partition) deliverNext(ctx actor.Context) {
 	h := &p.handler
-	if !p.machine.CanDeliver() || p.cell.lost.Load() || h.delivery != nil || !h.up || h.stopped || h.alarm.set || p.tracker == nil {
+	if !p.machine.CanDeliver() || p.cell.lost.Load() || h.stopped || p.tracker == nil {
 		return
 	}
-	p.window.Update(p.tracker.InTransit())
-	records, attempt := h.again, h.attempt
-	if len(records) == 0 {
-		records, attempt = p.takeRecords(ctx, min(p.registration.MaxRecords, p.window.Room(p.tracker.InTransit()))), 1
-	}
-	if len(records) == 0 {
+	if p.parallel != nil {
+		p.fillEngine(ctx)
 		return
 	}
-	h.again, h.attempt = records, attempt // until the slot is ours
+	if h.delivery != nil || !h.up || h.alarm.set || p.paused {
+		return
+	}
+	if !p.gather(ctx) {
+		return
+	}
 	if !p.shared.session.enter(p.self) {
 		return
 	}
@@ -143,13 +161,58 @@ func (p *partition) deliverNext(ctx actor.Context) {
 			return
 		}
 	}
-	h.again = nil
-	p.deliver(ctx, records, attempt)
+	records, leases := h.again, h.leases
+	h.again, h.leases = nil, nil
+	h.fill.stop()
+	p.deliver(ctx, records, leases, h.attempt)
 }
 
-func (p *partition) deliver(ctx actor.Context, records []kafka.Record, attempt int) {
+// gather has the records of the next delivery in again, and reports whether they can go out: a batch that is not full may
+// wait for more.
+func (p *partition) gather(ctx actor.Context) bool {
+	h, most := &p.handler, p.registration.MaxRecords
+	p.window.Update(p.tracker.InTransit())
+	waits := p.registration.MaxWait > 0 && (len(h.again) == 0 || h.attempt == 1)
+	if len(h.again) > 0 && !waits {
+		return true
+	}
+	records, leases := p.takeFresh(ctx, min(most-len(h.again), p.window.Room(p.tracker.InTransit())))
+	if len(h.again) == 0 {
+		h.again, h.attempt = records, 1
+	} else {
+		h.again = append(h.again, records...)
+	}
+	h.leases = append(h.leases, leases...)
+	if !waits || len(h.again) == 0 || len(h.again) >= most || p.window.Room(p.tracker.InTransit()) == 0 {
+		return len(h.again) > 0
+	}
+	if !h.filling {
+		h.filling = true
+		h.fill.setAt(p.shared.sys, p.self, time.Now().Add(p.registration.MaxWait), true)
+	}
+	return !h.fill.set
+}
+
+// takeFresh takes new records to deliver, without those that the offset map says are finished.
+func (p *partition) takeFresh(ctx actor.Context, limit int) ([]kafka.Record, []*buffer.Lease) {
+	for {
+		before := p.intake.delivering
+		records, leases := p.takeRecords(ctx, limit)
+		if len(records) == 0 || p.finishedBefore.Empty() {
+			return records, leases
+		}
+		if records = p.skipFinished(ctx, records); len(records) > 0 {
+			return records, leases
+		}
+		releaseLeases(leases, true)
+		p.intake.delivering = before
+	}
+}
+
+func (p *partition) deliver(ctx actor.Context, records []kafka.Record, leases []*buffer.Lease, attempt int) {
+	p.handler.filling = false
 	d := newDelivery(p.tp, p.epoch, records, attempt, &p.shared.board.stale)
-	d.perRecord, d.byActor = p.registration.Record != nil, p.userActor()
+	d.perRecord, d.byActor, d.async, d.leases = p.registration.Record != nil, p.userActor(), p.registration.Async != nil, leases
 	root, self := p.shared.sys.root, p.self
 	d.notify = func() { root.Send(self, &ackSignal{delivery: d}) }
 	p.handler.delivery = d
@@ -172,6 +235,10 @@ func (p *partition) deliver(ctx actor.Context, records []kafka.Record, attempt i
 
 // acknowledged takes over what a delivery reports, and lets it report again after a while.
 func (p *partition) acknowledged(ctx actor.Context, d *Delivery) {
+	if d.engine != nil {
+		p.handed(ctx, d)
+		return
+	}
 	if d != p.handler.delivery {
 		p.shared.staleMessage()
 		return
@@ -182,18 +249,18 @@ func (p *partition) acknowledged(ctx actor.Context, d *Delivery) {
 		p.offer(ctx)
 	}
 	switch {
-	case d.byActor && d.settledAll():
+	case (d.byActor || d.returned) && d.settledAll():
 		p.settled(ctx, d)
 	case !d.settledAll():
 		time.AfterFunc(signalSpacing, func() { d.rearm(seen) })
 	}
 }
 
-// settled ends a handler actor's delivery: every record has its verdict.
+// settled ends the delivery of a handler actor or an asynchronous function: every record has its verdict.
 func (p *partition) settled(ctx actor.Context, d *Delivery) {
 	offset, refused, cause := d.firstNack()
 	if !refused {
-		p.delivered(ctx, d)
+		p.finished(ctx, d)
 		return
 	}
 	if p.collect() > 0 { // what was acknowledged since the signal
@@ -201,36 +268,75 @@ func (p *partition) settled(ctx actor.Context, d *Delivery) {
 	}
 	decision := p.handler.nacks.Fail(time.Now())
 	p.again(d, offset)
-	p.failed(ctx, &HandlerError{TopicPartition: p.tp, Offset: offset, Err: cause}, decision)
+	failure, ok := errors.AsType[*HandlerError](cause)
+	if !ok {
+		failure = &HandlerError{TopicPartition: p.tp, Offset: offset, Err: cause}
+	}
+	p.failed(ctx, failure, decision)
 	p.handler.alarm.setAt(p.shared.sys, p.self, time.Now().Add(decision.After), true)
 	p.ended(ctx)
 }
 
-// delivered ends a delivery without a failure. When the flow was stopped meanwhile, some records may be left: they go to
-// the partition's next owner.
+// delivered is told when the handler returned without a failure. An asynchronous one may not have acknowledged everything.
 func (p *partition) delivered(ctx actor.Context, d *Delivery) {
 	if d != p.handler.delivery {
 		p.shared.staleMessage()
 		return
 	}
+	if d.async {
+		d.returned = true
+		if d.settledAll() {
+			p.settled(ctx, d)
+		}
+		p.pausedNow()
+		return
+	}
+	p.finished(ctx, d)
+}
+
+// finished ends a delivery without a failure. When it was halted meanwhile, some records may be left: they go out again
+// after a pause, and to the partition's next owner after a revocation.
+func (p *partition) finished(ctx actor.Context, d *Delivery) {
 	p.collect()
 	p.succeeded()
 	p.offer(ctx)
+	if d.stops() && p.machine.CanDeliver() {
+		p.again(d, kafka.NoOffset)
+		if p.handler.attempt = 1; len(p.handler.again) == d.count {
+			p.handler.attempt = d.attempt
+		}
+	}
 	p.ended(ctx)
 	p.pump(ctx)
 }
 
-// ended lets go of the delivery.
+// ended lets go of the delivery. The slabs of records that come again are kept; nobody else can read them any more, as far as
+// functions go, which have returned.
 func (p *partition) ended(ctx actor.Context) {
 	d := p.handler.delivery
 	p.handler.delivery = nil
 	p.cell.delivery.Store(nil)
+	clean := !d.byActor && !d.async || d.settledAll() && len(p.handler.again) == 0
 	d.end(nil)
+	if len(p.handler.again) > 0 && clean {
+		p.handler.leases = d.leases
+	} else {
+		releaseLeases(d.leases, clean)
+	}
 	p.releaseSlot()
-	p.intake.delivering = 0
+	if len(p.handler.again) == 0 { // what comes again still takes its memory
+		p.intake.delivering = 0
+	}
 	p.settleMemory()
 	p.rewindNow(ctx)
 	p.feed(ctx, rebalance.DeliveryEnded{})
+	p.pausedNow()
+}
+
+func releaseLeases(leases []*buffer.Lease, clean bool) {
+	for _, lease := range leases {
+		lease.Release(clean)
+	}
 }
 
 func (p *partition) releaseSlot() {
@@ -258,11 +364,11 @@ func (p *partition) succeeded() {
 func (p *partition) again(d *Delivery, failedAt int64) {
 	h := &p.handler
 	h.again, h.attempt = nil, d.attempt+1
-	for i := range d.records {
-		if next, open := p.tracker.NextUnacked(d.records[i].Offset); !open || next != d.records[i].Offset {
+	for i := range d.count {
+		if next, open := p.tracker.NextUnacked(d.offset(i)); !open || next != d.offset(i) {
 			continue
 		}
-		if i > 0 && len(h.again) == 0 && d.perRecord && d.records[i].Offset == failedAt {
+		if i > 0 && len(h.again) == 0 && d.perRecord && d.offset(i) == failedAt {
 			h.attempt = 2 // the records before it succeeded, so it was tried once
 		}
 		h.again = append(h.again, d.records[i])
@@ -283,6 +389,10 @@ func (p *partition) HandleFailure(system *actor.ActorSystem, parent actor.Superv
 func (p *partition) outcome(ctx actor.Context, o supervisor.Outcome) {
 	switch o := o.(type) {
 	case supervisor.ChildFailed:
+		if p.parallel != nil {
+			p.actorFailed(ctx, o)
+			return
+		}
 		p.handlerFailed(ctx, o)
 	case supervisor.ChildRespawned:
 		p.handler.up = true
@@ -319,9 +429,14 @@ func (p *partition) handlerFailed(ctx actor.Context, o supervisor.ChildFailed) {
 
 // failed reports a failure and what the budget says to it.
 func (p *partition) failed(ctx actor.Context, failure *HandlerError, decision supervisor.Decision) {
-	attempt := max(p.handler.attempt-1, 1)
+	p.failedAt(ctx, failure, decision, max(p.handler.attempt-1, 1), 0)
+}
+
+// failedAt is failed with the attempt and, where the order goes by key, the lane: only that is paused then.
+func (p *partition) failedAt(ctx actor.Context, failure *HandlerError, decision supervisor.Decision, attempt int, lane uint64) {
 	p.shared.observe(event.HandlerFailed{
-		Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch, Offset: failure.Offset, Attempt: attempt, Err: failure, Panic: failure.Panic,
+		Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch, Offset: failure.Offset, Lane: lane, Attempt: attempt, Err: failure,
+		Panic: failure.Panic,
 	})
 	p.shared.logger.Warn("handler failed", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
 		zap.Int64("offset", failure.Offset), zap.Int("attempt", attempt), zap.Bool("panic", failure.Panic), zap.Duration("retry_in", decision.After),
@@ -331,11 +446,11 @@ func (p *partition) failed(ctx actor.Context, failure *HandlerError, decision su
 		p.handler.paused, p.handler.stopped = true, true
 		ctx.Send(p.group, &consumerFailed{err: failure})
 	case supervisor.Probe:
-		p.handler.paused = true
+		p.handler.paused = p.handler.paused || lane == 0
 		p.shared.logger.Error("partition paused: its handler's restart budget is spent", zap.String("topic", p.tp.Topic),
 			zap.Int32("partition", p.tp.Partition), zap.Int64("offset", failure.Offset), zap.Duration("probe_in", decision.After))
 		p.shared.observe(event.PartitionPaused{
-			Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch, Offset: failure.Offset, Err: failure, ProbeIn: decision.After,
+			Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch, Offset: failure.Offset, Lane: lane, Err: failure, ProbeIn: decision.After,
 		})
 	case supervisor.Restart:
 	}
@@ -364,6 +479,9 @@ func handlerFailure(tp kafka.TopicPartition, reason any) *HandlerError {
 func (p *partition) cancelHandler(cause error) {
 	if d := p.handler.delivery; d != nil {
 		d.cancel(p.cancelCause(cause))
+	}
+	if p.parallel != nil {
+		p.parallel.cancel(p.cancelCause(cause))
 	}
 }
 

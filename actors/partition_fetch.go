@@ -34,14 +34,21 @@ type intake struct {
 	// wanting is true while a credit is out, chunks counts the answers not decoded to their end.
 	wanting bool
 	chunks  int
-	// maxBytes is asked for; it grows for a batch that does not fit.
-	maxBytes int
-	surplus  *buffer.Surplus[ChunkReader]
-	// delivering is the bytes of slabs whose last records are being delivered; counted is what the memory register has.
-	delivering, counted int64
+	// maxBytes is asked for, or less where the memory budget is shared by many; need is the size of the largest batch that
+	// did not fit, lastSize that of the last answer.
+	maxBytes, need, lastSize int
+	surplus                  *buffer.Surplus[ChunkReader]
+	// delivering is the bytes of slabs whose last records are being delivered.
+	delivering int64
+	// compressed and decoded are what the memory register has of the partition, as far as the partition has heard;
+	// waitingMemory is true while it stands in line for the memory to decode into. expected is what a batch takes, going by
+	// those before it; 0 before the first.
+	compressed, decoded int
+	waitingMemory       bool
+	expected            int
 
 	// reset is the offset that is looked up, lookupID the question that is under way.
-	reset    *rebalance.StartFromReset
+	reset    *resetLookup
 	lookupID uint64
 	// rewind is where to go on after the outstanding delivery, when that is before the position; nil for nowhere.
 	rewind *int64
@@ -55,7 +62,7 @@ type intake struct {
 
 func newIntake(maxBytes int) intake {
 	return intake{
-		maxBytes: maxBytes, fetchFrom: kafka.NoOffset, lastEpoch: kafka.NoLeaderEpoch, surplus: buffer.NewSurplus[ChunkReader](0),
+		maxBytes: maxBytes, fetchFrom: kafka.NoOffset, lastEpoch: kafka.NoLeaderEpoch, surplus: buffer.NewSurplus(0, ChunkReader.Close),
 	}
 }
 
@@ -63,7 +70,8 @@ func newIntake(maxBytes int) intake {
 func (in *intake) restart(offset int64) {
 	in.fetchFrom, in.decodeFrom = offset, offset
 	in.wanting, in.chunks = false, 0
-	in.surplus = buffer.NewSurplus[ChunkReader](offset)
+	in.surplus.Drop()
+	in.surplus = buffer.NewSurplus(offset, ChunkReader.Close)
 }
 
 // startDecided begins at the committed offset, or looks the first one up.
@@ -73,13 +81,14 @@ func (p *partition) startDecided(ctx actor.Context, m *startDecided) {
 	}
 	switch d := m.decision.(type) {
 	case rebalance.StartAt:
+		p.adoptMap(m)
 		// Epoch 0 is also what clients write that do not know the epoch; taken at its word it would look like a truncation.
 		if d.LeaderEpoch > 0 {
 			p.intake.lastEpoch = d.LeaderEpoch
 		}
 		p.feed(ctx, rebalance.PositionKnown{Offset: d.Offset})
 	case rebalance.StartFromReset:
-		p.intake.reset = &d
+		p.intake.reset = newResetLookup(d)
 		p.lookUp(ctx)
 	case rebalance.StartFails:
 		p.startFails(kafka.NoOffset, d.Err)
@@ -124,6 +133,9 @@ func (p *partition) recreated(ctx actor.Context, before, now kafka.TopicID) {
 	p.shared.observe(event.Refused{Member: p.shared.member(), Err: fmt.Errorf("%w: %s: id was %s, is %s", errTopicRecreated, p.tp, before, now)})
 }
 
+// errPositionReset ends what was delivered before the position was set back.
+var errPositionReset = errors.New("troupe: the position was set back")
+
 // errTopicRecreated is why nothing is committed for a partition of a topic that was made anew.
 var errTopicRecreated = errors.New("troupe: the topic was deleted and made anew")
 
@@ -134,11 +146,28 @@ func (p *partition) want(ctx actor.Context) {
 		in.chunks >= maxChunks {
 		return
 	}
+	bytes, ok := p.fetchSize()
+	if !ok {
+		return
+	}
 	in.wanting = true
 	ctx.Send(in.fetcher, &recordsWanted{want: buffer.Want{
 		TopicPartition: p.tp, Epoch: p.epoch, TopicID: in.leader.topicID, Offset: in.fetchFrom,
-		LeaderEpoch: in.leader.leaderEpoch, LastFetchedEpoch: in.lastEpoch, MaxBytes: int32(in.maxBytes),
+		LeaderEpoch: in.leader.leaderEpoch, LastFetchedEpoch: in.lastEpoch, MaxBytes: int32(bytes),
 	}})
+}
+
+// fetchSize is how many bytes to ask for. It reports false when that would be more than the partition may fetch ahead: one
+// that waits for its handler must leave room for the others. One that holds nothing may always ask.
+func (p *partition) fetchSize() (bytes int, ok bool) {
+	in := &p.intake
+	share := p.shared.memory.share() / 2 // the rest is for fetches on their way, and for answers larger than asked for
+	bytes = max(min(in.maxBytes, share/maxChunks), in.need)
+	compressed, decoded := in.surplus.Bytes()
+	if compressed == 0 && decoded == 0 && in.delivering == 0 {
+		return bytes, true
+	}
+	return bytes, compressed+max(bytes, in.lastSize) <= share // a broker sends a batch that is larger than asked for
 }
 
 // recordsFetched takes an answer over, or judges what went wrong.
@@ -168,8 +197,11 @@ func (p *partition) recordsFetched(ctx actor.Context, m *recordsFetched) {
 	case answer.PreferredReadReplica >= 0 && size == 0:
 		ctx.Send(p.group, &replicaPreferred{tp: p.tp, epoch: p.epoch, broker: answer.PreferredReadReplica})
 	default:
-		in.surplus.Push(p.shared.network.Decode(answer.Chunk), size)
+		chunk := answer.Chunk
+		chunk.Recycle = p.registration.Recycle
+		in.surplus.Push(p.shared.network.Decode(chunk), size)
 		in.chunks++
+		in.lastSize = size
 		p.settleMemory()
 		if answer.Chunk.NextOffset >= 0 {
 			in.fetchFrom, in.lastEpoch = answer.Chunk.NextOffset, answer.Chunk.LastEpoch
@@ -213,52 +245,17 @@ func (p *partition) outOfRange(ctx actor.Context) {
 	if p.intake.leader.follower {
 		source = rebalance.FromFollower
 	}
-	switch d := rebalance.DecideOutOfRange(p.tp, p.intake.fetchFrom, source, p.registration.Reset).(type) {
+	switch d := rebalance.DecideOutOfRange(time.Now().UnixMilli(), p.tp, p.intake.fetchFrom, source, p.registration.Reset).(type) {
 	case rebalance.AskLeader:
 		p.retryIntake() // the leader may send us to the same follower again
 		ctx.Send(p.group, &replicaPreferred{tp: p.tp, epoch: p.epoch, broker: -1})
 	case rebalance.StartFromReset:
-		p.intake.reset = &d
+		p.intake.reset = newResetLookup(d)
 		p.lookUp(ctx)
 	case rebalance.StartFails:
 		p.startFails(p.intake.fetchFrom, d.Err)
 	case rebalance.StartAt:
 	}
-}
-
-// lookUp asks the leader for the offset to reset to.
-func (p *partition) lookUp(ctx actor.Context) {
-	in := &p.intake
-	if in.reset == nil || in.fetcher == nil || in.alarm.set {
-		return
-	}
-	in.lookupID++
-	ctx.Send(in.fetcher, &offsetLookup{id: in.lookupID, epoch: p.epoch, from: p.self, query: OffsetQuery{
-		TopicPartition: p.tp, LeaderEpoch: in.leader.leaderEpoch, Timestamp: in.reset.Timestamp,
-	}})
-}
-
-func (p *partition) offsetFound(ctx actor.Context, m *offsetFound) {
-	in := &p.intake
-	if m.id != in.lookupID || in.reset == nil {
-		p.shared.staleMessage()
-		return
-	}
-	err := m.answer.Err
-	if err == nil && m.answer.Offset < 0 {
-		err = rebalance.ErrNoOffset
-	}
-	if err != nil {
-		ctx.Send(p.group, &leaderDoubted{tp: p.tp, epoch: p.epoch, err: err})
-		delay := p.retryIntake()
-		p.shared.observe(event.FetchFailed{
-			Member: p.shared.member(), TopicPartition: p.tp, Broker: in.leader.broker, Offset: in.fetchFrom, Err: err, RetryIn: delay,
-		})
-		return
-	}
-	reason := in.reset.Reason
-	in.reset, in.failures, in.lastEpoch = nil, 0, m.answer.LeaderEpoch
-	p.reposition(ctx, m.answer.Offset, reason, nil)
 }
 
 // truncated goes back to where the logs agree (KIP-320).
@@ -277,8 +274,11 @@ func (p *partition) reposition(ctx actor.Context, offset int64, reason string, e
 		Member: p.shared.member(), TopicPartition: p.tp, From: in.fetchFrom, To: offset, Reason: reason, Err: err,
 	})
 	level := zap.WarnLevel
-	if reason == rebalance.ReasonNoCommit || reason == rebalance.ReasonNewPartition {
+	switch reason {
+	case rebalance.ReasonNoCommit, rebalance.ReasonNewPartition:
 		level = zap.InfoLevel // how every group starts
+	case rebalance.ReasonBeyondEnd:
+		level = zap.ErrorLevel // what was there is gone, or the offset is another log's
 	}
 	p.shared.logger.Log(level, "position reset", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
 		zap.Int64("from", in.fetchFrom), zap.Int64("to", offset), zap.String("reason", reason))
@@ -302,23 +302,28 @@ func (p *partition) reposition(ctx actor.Context, offset int64, reason string, e
 	in.rewind = &offset
 	p.rewound()
 	p.offer(ctx)
-	if p.handler.delivery == nil {
-		p.rewindNow(ctx)
-		p.pump(ctx)
+	if p.parallel != nil {
+		p.parallel.stop()
 	}
+	p.rewindNow(ctx)
+	p.pump(ctx)
 }
 
 // rewindNow starts a new run of positions below the present one, once nothing is outstanding: the log is shorter than what
 // was read of it.
 func (p *partition) rewindNow(ctx actor.Context) {
 	in := &p.intake
-	if in.rewind == nil || !p.machine.CanDeliver() {
+	if in.rewind == nil || !p.machine.CanDeliver() || p.handler.delivery != nil || p.busy {
 		return
 	}
 	offset := *in.rewind
 	in.rewind = nil
-	p.handler.again = nil
+	releaseLeases(p.handler.leases, true)
+	p.handler.again, p.handler.leases = nil, nil
+	p.finishedBefore = commit.OffsetMap{}
+	p.endEngine(errPositionReset)
 	p.tracker = commit.NewTracker(offset)
+	p.startEngine()
 	in.restart(offset)
 	p.rewound()
 	p.cell.committed.Store(kafka.NoOffset)
@@ -350,37 +355,48 @@ func (p *partition) intakeRetry(ctx actor.Context) {
 	p.pump(ctx)
 }
 
-// takeRecords returns up to limit records to deliver. They come out of one batch without copying when it has at least half
-// of them; smaller batches, as a producer makes that does not linger, are copied together: a delivery costs more than that.
-func (p *partition) takeRecords(ctx actor.Context, limit int) []kafka.Record {
-	records := p.takePart(ctx, limit)
+// takeRecords returns up to limit records to deliver, and the holds on their memory where it is recycled. They come out of
+// one batch without copying when it has at least half of them; smaller batches, as a producer makes that does not linger,
+// are copied together: a delivery costs more than that. It returns none while it waits for memory to decode into: pump is
+// called again when its turn has come.
+func (p *partition) takeRecords(ctx actor.Context, limit int) ([]kafka.Record, []*buffer.Lease) {
+	defer p.settleMemory()
+	var leases []*buffer.Lease
+	hold := func(lease *buffer.Lease) {
+		if lease != nil {
+			leases = append(leases, lease)
+		}
+	}
+	records, lease := p.takePart(ctx, limit, true)
+	hold(lease)
 	enough := (limit + 1) / 2
 	if len(records) == 0 || len(records) >= enough {
-		return records
+		return records, leases
 	}
 	var merged []kafka.Record
 	for len(merged) < enough {
-		more := p.takePart(ctx, limit-max(len(merged), len(records)))
+		more, lease := p.takePart(ctx, limit-max(len(merged), len(records)), false)
 		if len(more) == 0 {
 			break
 		}
+		hold(lease)
 		if merged == nil {
 			merged = append(make([]kafka.Record, 0, limit), records...)
 		}
 		merged = append(merged, more...)
 	}
 	if merged == nil {
-		return records
+		return records, leases
 	}
-	return merged
+	return merged, leases
 }
 
 // takePart returns up to limit records of one batch, decoding as needed. Batches without deliverable records move the
-// position only.
-func (p *partition) takePart(ctx actor.Context, limit int) []kafka.Record {
+// position only. With wait, it stands in line when there is no memory to decode into.
+func (p *partition) takePart(ctx actor.Context, limit int, wait bool) ([]kafka.Record, *buffer.Lease) {
 	in := &p.intake
 	for limit > 0 {
-		records, freed := in.surplus.Take(limit)
+		records, lease, freed := in.surplus.Take(limit)
 		if len(records) > 0 {
 			if err := p.tracker.Deliver(records); err != nil {
 				panic(err)
@@ -388,14 +404,14 @@ func (p *partition) takePart(ctx actor.Context, limit int) []kafka.Record {
 			in.delivering += int64(freed)
 			p.cell.delivered.Add(uint64(len(records)))
 			p.advance(ctx)
-			return records
+			return records, lease
 		}
 		reader, ok := in.surplus.Front()
-		if !ok || !p.decode(ctx, reader) {
-			return nil
+		if !ok || !p.decodeTurn(reader, wait) || !p.decode(ctx, reader) {
+			return nil, nil
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // advance moves the position past markers and empty batches.
@@ -418,14 +434,16 @@ func (p *partition) decode(ctx actor.Context, reader ChunkReader) bool {
 	default:
 		in.decodeFrom = max(in.decodeFrom, slab.NextOffset)
 		in.failed, in.failures = false, 0
-		if err := in.surplus.Decoded(slab.Records, slab.NextOffset, slab.Bytes, slab.Consumed); err != nil {
+		if slab.Bytes > 0 {
+			in.expected = max(slab.Bytes, in.expected-in.expected/8)
+		}
+		if err := in.surplus.Decoded(slab.Records, slab.NextOffset, slab.Bytes, slab.Consumed, slab.Memory); err != nil {
 			panic(err)
 		}
 		if len(slab.Records) == 0 {
 			p.advance(ctx)
 		}
 	}
-	p.settleMemory()
 	return true
 }
 
@@ -436,7 +454,7 @@ func (p *partition) unreadable(ctx actor.Context, err error) {
 	p.dropSurplus()
 	in.restart(in.decodeFrom)
 	if partial, ok := errors.AsType[*kafka.PartialBatchError](err); ok && partial.Need <= p.shared.settings.FetchMaxBytes {
-		in.maxBytes = max(in.maxBytes, partial.Need)
+		in.need = max(in.need, partial.Need)
 		p.want(ctx)
 		return
 	}
@@ -445,21 +463,4 @@ func (p *partition) unreadable(ctx actor.Context, err error) {
 	p.shared.observe(event.PartitionFailed{Member: p.shared.member(), TopicPartition: p.tp, Offset: in.decodeFrom, Err: err, RetryIn: delay})
 	p.shared.logger.Error("batch cannot be read", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
 		zap.Int64("offset", in.decodeFrom), zap.Duration("retry_in", delay), zap.Error(err))
-}
-
-// dropSurplus lets everything go that was fetched and not delivered.
-func (p *partition) dropSurplus() {
-	p.intake.surplus.Drop()
-	p.intake.wanting, p.intake.chunks = false, 0
-	p.settleMemory()
-}
-
-// settleMemory tells the memory register what is held now: the surplus, and slabs until their last delivery ended.
-func (p *partition) settleMemory() {
-	in := &p.intake
-	held := int64(in.surplus.Bytes()) + in.delivering
-	if held != in.counted {
-		p.shared.memory.adjust(partitionHolder(p.tp, p.epoch), held-in.counted)
-		in.counted = held
-	}
 }

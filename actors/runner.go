@@ -93,13 +93,17 @@ func (r *runner) call(d *Delivery) (failure *HandlerError) {
 		}
 	}()
 	if r.reg.Batch != nil {
-		if r.shared.session.hold(d.ctx); d.halted.Load() {
+		if r.shared.session.hold(d.ctx); d.stops() {
 			return nil
 		}
 		if err := r.reg.Batch(d.ctx, d.records); err != nil {
-			return &HandlerError{TopicPartition: d.tp, Offset: d.records[0].Offset, Err: err}
+			return &HandlerError{TopicPartition: d.tp, Offset: d.first, Err: err}
 		}
-		d.finishedUpTo(len(d.records))
+		d.finishedUpTo(d.count)
+		return nil
+	}
+	if r.reg.Async != nil {
+		r.callAsync(d)
 		return nil
 	}
 	var pace pacer
@@ -107,15 +111,50 @@ func (r *runner) call(d *Delivery) (failure *HandlerError) {
 		if pace.due(i) {
 			r.shared.session.hold(d.ctx)
 		}
-		if d.halted.Load() {
+		if d.stops() {
 			return nil
 		}
 		d.current.Store(int64(i))
 		if err := r.reg.Record(d.ctx, &d.records[i]); err != nil {
-			return &HandlerError{TopicPartition: d.tp, Offset: d.records[i].Offset, Err: err}
+			return &HandlerError{TopicPartition: d.tp, Offset: d.offset(i), Err: err}
 		}
 		d.finishedUpTo(i + 1)
 	}
+	return nil
+}
+
+// callAsync calls an asynchronous function with one record after the other. What is not begun when the delivery is halted
+// is withheld.
+func (r *runner) callAsync(d *Delivery) {
+	var pace pacer
+	begun := 0
+	defer func() { d.withhold(begun) }() // also when the function ends its goroutine
+	for i := range d.records {
+		if pace.due(i) {
+			r.shared.session.hold(d.ctx)
+		}
+		if d.stops() {
+			return
+		}
+		d.current.Store(int64(i))
+		begun = i + 1
+		handle := &RecordDelivery{record: &d.records[i], offset: d.offset(i), tp: d.tp, epoch: d.epoch, attempt: d.attempt, delivery: d}
+		if cause := r.callRecord(d, handle); cause != nil {
+			_ = handle.Nack(cause) // a stale one is counted
+		}
+	}
+}
+
+// callRecord returns what the function panicked with.
+func (r *runner) callRecord(d *Delivery, handle *RecordDelivery) (cause error) {
+	defer func() {
+		if v := recover(); v != nil {
+			cause = &HandlerError{TopicPartition: d.tp, Offset: handle.offset, Panic: true, Err: panicError(v)}
+			r.shared.logger.Error("handler panicked", zap.String("topic", d.tp.Topic), zap.Int32("partition", d.tp.Partition),
+				zap.Int64("offset", handle.offset), zap.ByteString("stack", debug.Stack()))
+		}
+	}()
+	r.reg.Async(d.ctx, handle)
 	return nil
 }
 

@@ -131,6 +131,9 @@ const (
 	pacerFast = 500 * time.Microsecond
 )
 
+// restart begins another run of records, with what is known of their pace.
+func (p *pacer) restart() { p.next = 0 }
+
 // due reports whether to look before record i. They are asked for in order.
 func (p *pacer) due(i int) bool {
 	if i < p.next {

@@ -43,7 +43,7 @@ type PartitionStats struct {
 	// State is the partition's state, such as "ASSIGNED".
 	State string
 	// Condition is "flowing", "waiting" (for a leader or an offset), "window_full", "backing_off", "paused" (restart budget
-	// spent) or "failed" (a batch cannot be read).
+	// spent, for the partition or one of its keys), "failed" (a batch cannot be read) or "user_paused" (Consumer.Pause).
 	Condition string
 	// Position is the next offset to deliver, kafka.NoOffset while unknown.
 	Position int64
@@ -60,6 +60,46 @@ type PartitionStats struct {
 	Restarts uint64
 	// HandlerSince is when the running delivery started; zero when no handler runs.
 	HandlerSince time.Time
-	// HandlerOffset is the offset the handler works on, kafka.NoOffset when none runs.
+	// HandlerOffset is the offset the handler works on, kafka.NoOffset when none runs. Of several, the one that runs longest.
 	HandlerOffset int64
+	// PauseReasons are why nothing more is delivered at the moment, in this order: "user" (Consumer.Pause), "window"
+	// (MaxInTransit is reached), "budget" (waiting for a part of MemoryBudget), "retry" (the handler has failed and waits for
+	// its next try). Empty while records flow, or there are none.
+	PauseReasons []string
+	// Blocked says since when the commit stands still although later records are finished; nil while it does not.
+	Blocked *BlockedCommit
+}
+
+// BlockedCommit is a commit that stands still; see event.CommitBlocked.
+type BlockedCommit struct {
+	Offset   int64
+	Since    time.Time
+	Lane     uint64
+	Handler  string
+	Attempt  int
+	Finished int
+}
+
+// Why nothing more is delivered, as bits.
+const (
+	pausedByUser uint32 = 1 << iota
+	pausedByWindow
+	pausedByBudget
+	pausedByRetry
+)
+
+func reason(holds bool, bit uint32) uint32 {
+	if holds {
+		return bit
+	}
+	return 0
+}
+
+func pauseReasons(bits uint32) (out []string) {
+	for i, word := range [...]string{"user", "window", "budget", "retry"} {
+		if bits&(1<<i) != 0 {
+			out = append(out, word)
+		}
+	}
+	return out
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"go.uber.org/zap"
 
+	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/event"
 )
 
@@ -26,6 +27,9 @@ type shared struct {
 	memory   *memory
 	board    *board
 	session  *session
+	pauses   pauses
+	// pools has the workers of the registrations under OrderKey and OrderNone.
+	pools map[*Registration]*pool
 	// workers counts the goroutines that talk to brokers.
 	workers workerCount
 	// topics maps every subscribed topic to its registration.
@@ -68,8 +72,12 @@ func SpawnTree(settings Settings, deps Deps) *Tree {
 		memory: newMemory(sys, settings.MemoryBudget), board: newBoard(settings.GroupID),
 		session: newSession(sys, settings.SessionTimeout),
 		topics:  make(map[string]*Registration),
+		pools:   make(map[*Registration]*pool),
 	}
 	for i := range settings.Registrations {
+		if reg := &settings.Registrations[i]; reg.Order != OrderPartition {
+			s.pools[reg] = newPool(s, reg)
+		}
 		for _, topic := range settings.Registrations[i].Topics {
 			s.topics[topic] = &settings.Registrations[i]
 		}
@@ -173,7 +181,7 @@ func (t *Tree) enforce(deadline time.Time) {
 func (t *Tree) abandon() {
 	t.mu.Lock()
 	t.abandoned = true
-	t.report.uncommitted = t.shared.board.uncommitted()
+	t.report.uncommitted = t.shared.uncommitted()
 	t.mu.Unlock()
 	t.shared.sys.stop(t.rootPID)
 }
@@ -241,7 +249,7 @@ func (t *Tree) closeResult(cause error) error {
 		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
 	}
 	if cause != nil && report.uncommitted == nil {
-		report.uncommitted = t.shared.board.uncommitted()
+		report.uncommitted = t.shared.uncommitted()
 	}
 	result := &CloseError{Cause: cause, Uncommitted: slices.Clone(report.uncommitted), Running: t.shared.gates.running()}
 	slices.SortFunc(result.Uncommitted, func(a, b UncommittedPartition) int { return a.TopicPartition.Compare(b.TopicPartition) })
@@ -265,6 +273,14 @@ func (s *shared) member() event.Member {
 	s.board.mu.Lock()
 	defer s.board.mu.Unlock()
 	return event.Member{GroupID: s.board.groupID, MemberID: s.board.memberID, Generation: s.board.generation}
+}
+
+// uncommitted lists what is finished and not committed, when it is to be committed at all.
+func (s *shared) uncommitted() []UncommittedPartition {
+	if commit.IsManual(s.settings.Strategy) {
+		return nil
+	}
+	return s.board.uncommitted()
 }
 
 // trouble tells of a failure to reach or convince a broker.

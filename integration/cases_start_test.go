@@ -2,7 +2,9 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/pkg/kafkatest"
+	"github.com/troupego/troupe/rebalance"
 )
 
 // Cases about where a member starts, and on what.
@@ -191,5 +194,123 @@ func TestB23_ABackoffHoldsNothingBack(t *testing.T) {
 		eventually(t, 10*time.Second, "the new owner handles the record", func() bool { return l.distinct() == n })
 		two.mustClose(t)
 		require.Empty(t, l.repeated())
+	})
+}
+
+// confluentinc/parallel-consumer#409 and others: what retention removed is tracked as unfinished for ever, so each restart
+// begins below the log again.
+func TestB04_WhatRetentionRemovedBlocksNoCommit(t *testing.T) {
+	everywhere(t, func(t *testing.T, b broker) {
+		topic, group, l := unique(t, "topic"), unique(t, "group"), newLedger()
+		b.CreateTopic(t, topic, 1)
+		fill(t, b, topic, 1, 100)
+		first := spawn(t, config(b, group), api.Handle(topic, l.watch("first", func(_ context.Context, r *kafka.Record) error {
+			if r.Offset >= 10 {
+				return errors.New("not yet")
+			}
+			return nil
+		}), api.Restart(slowRestart())))
+		eventually(t, patience, "the first ten are committed", func() bool { return b.Committed(t, group)[at(topic, 0)] == 10 })
+		first.mustClose(t)
+		b.DeleteRecords(t, topic, 0, 60)
+
+		second := newLedger()
+		m := spawn(t, config(b, group), api.Handle(topic, second.note("second")))
+		eventually(t, patience, "the commit reaches the end", func() bool { return b.Committed(t, group)[at(topic, 0)] == 100 })
+		m.mustClose(t)
+		require.Len(t, second.offsets(at(topic, 0)), 40)
+		require.EqualValues(t, 60, second.offsets(at(topic, 0))[0])
+		second.inOrder(t, at(topic, 0))
+		resets := told[event.PositionReset](m)
+		require.Len(t, resets, 1, "one event for what was skipped")
+		require.Equal(t, rebalance.ReasonOutOfRange, resets[0].Reason)
+		require.EqualValues(t, 10, resets[0].From)
+		require.EqualValues(t, 60, resets[0].To)
+
+		third := newLedger()
+		m = spawn(t, config(b, group), api.Handle(topic, third.note("third")))
+		settled(t, 1, m)
+		pause(time.Second)
+		m.mustClose(t)
+		require.Zero(t, third.distinct(), "a restart delivers nothing")
+		require.Empty(t, told[event.PositionReset](m))
+		require.EqualValues(t, 100, b.Committed(t, group)[at(topic, 0)])
+	})
+}
+
+// The same while the member runs, and holds some of what is removed: those records it has, so they are handled.
+func TestB04_WhatRetentionRemovesAheadOfARunningMemberIsSkippedOnce(t *testing.T) {
+	everywhere(t, func(t *testing.T, b broker) {
+		topic, group, l := unique(t, "topic"), unique(t, "group"), newLedger()
+		b.CreateTopic(t, topic, 1)
+		for range 100 { // batches of their own, so that only some are fetched ahead
+			b.Produce(t, topic, kafka.Record{Value: make([]byte, 2000)})
+		}
+		c := config(b, group)
+		c.PartitionMaxBytes = 4 << 10
+		release := make(chan struct{})
+		m := spawn(t, c, api.Handle(topic, l.watch("a", func(_ context.Context, r *kafka.Record) error {
+			if r.Offset == 10 {
+				<-release
+			}
+			return nil
+		}), api.MaxRecords(1)))
+		free := sync.OnceFunc(func() { close(release) })
+		defer free()
+		eventually(t, patience, "the first ten are committed", func() bool { return b.Committed(t, group)[at(topic, 0)] == 10 })
+		b.DeleteRecords(t, topic, 0, 60)
+		free()
+		eventually(t, patience, "the commit reaches the end", func() bool { return b.Committed(t, group)[at(topic, 0)] == 100 })
+		m.mustClose(t)
+		reset := tellsOf(t, m, patience, func(e event.PositionReset) bool { return e.Reason == rebalance.ReasonOutOfRange })
+		require.EqualValues(t, 60, reset.To)
+		require.Less(t, reset.From, int64(60))
+		var want []int64
+		for offset := range int64(100) {
+			if offset < reset.From || offset >= reset.To {
+				want = append(want, offset)
+			}
+		}
+		require.Equal(t, want, l.offsets(at(topic, 0)))
+		require.Len(t, told[event.PositionReset](m), 2, "the start, and the skip")
+	})
+}
+
+// apache/kafka#10167 and others: what is written to a new partition before the group knows of it is lost with latest.
+func TestB09_PartitionsAddedLaterStartAtTheirBeginning(t *testing.T) {
+	everywhere(t, func(t *testing.T, b broker) {
+		topic, group, l := unique(t, "topic"), unique(t, "group"), newLedger()
+		b.CreateTopic(t, topic, 2)
+		fill(t, b, topic, 2, 3)
+		c := config(b, group)
+		c.MetadataMaxAge = 3 * time.Second
+		handle := func(name string) api.Part { return api.Handle(topic, l.note(name), api.ResetTo(rebalance.ResetLatest)) }
+		m := spawn(t, c, handle("one"))
+		eventually(t, patience, "both start at the end, and that is committed", func() bool {
+			return assert.ObjectsAreEqual(map[kafka.TopicPartition]int64{at(topic, 0): 3, at(topic, 1): 3}, b.Committed(t, group))
+		})
+		toPartition := func(partition int32) []kafka.Record {
+			var records []kafka.Record
+			for range 10 {
+				records = append(records, kafka.Record{Partition: partition})
+			}
+			return records
+		}
+		b.AddPartitions(t, topic, 2)
+		b.Produce(t, topic, toPartition(3)...)
+		m.allHandledIn(t, patience, l, 10)
+		m.mustClose(t)
+
+		// The same while nobody is there: the group has been on this topic before.
+		b.AddPartitions(t, topic, 1)
+		b.Produce(t, topic, toPartition(4)...)
+		m = spawn(t, c, handle("two"))
+		m.allHandledIn(t, patience, l, 20)
+		m.mustClose(t)
+		for _, tp := range tps(topic, 3, 4) {
+			require.Equal(t, []int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, l.offsets(tp), "%s", tp)
+		}
+		require.Empty(t, l.of(at(topic, 0)))
+		require.Equal(t, b.EndOffsets(t, topic), b.Committed(t, group))
 	})
 }

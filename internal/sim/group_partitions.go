@@ -71,7 +71,7 @@ func (g *groupShell) offsetsFetched(m *message) {
 	case slices.Contains(offsets, notAnswered):
 		others = rebalance.GroupCommitsUnknown
 	}
-	decisions := rebalance.DecideStarts(topic, committed, others, rebalance.ResetEarliest)
+	decisions := rebalance.DecideStarts(0, topic, committed, others, rebalance.ResetEarliest)
 	g.starts.waiting = open
 	for _, part := range waiting {
 		v := g.parts[part]

@@ -195,7 +195,7 @@ func (s *partitionShell) restart(offset int64) {
 	s.fetchFrom, s.chunks = offset, 0
 	abandon(s.wanting)
 	s.wanting = nil
-	s.surplus = buffer.NewSurplus[chunk](offset)
+	s.surplus = buffer.NewSurplus[chunk](offset, nil)
 }
 
 func (s *partitionShell) stopFlow() {
@@ -379,7 +379,7 @@ func (s *partitionShell) reposition(offset int64) {
 // take returns up to limit records to deliver.
 func (s *partitionShell) take(limit int) []kafka.Record {
 	for limit > 0 {
-		records, _ := s.surplus.Take(limit)
+		records, _, _ := s.surplus.Take(limit)
 		if len(records) > 0 {
 			s.w.check.machine(s.tracker.Deliver(records))
 			s.tracker.Advance(s.surplus.Position())
@@ -390,7 +390,7 @@ func (s *partitionShell) take(limit int) []kafka.Record {
 		if !ok {
 			return nil
 		}
-		s.w.check.machine(s.surplus.Decoded(c.records, c.next, len(c.records), len(c.records)))
+		s.w.check.machine(s.surplus.Decoded(c.records, c.next, len(c.records), len(c.records), nil))
 		s.surplus.Finish()
 		s.chunks--
 		if len(c.records) == 0 {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/troupego/troupe/actors"
+	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/rebalance"
 	"github.com/troupego/troupe/supervisor"
 )
@@ -74,6 +76,12 @@ func checkConfig(given, c, sound *Config) []Problem {
 	problems = append(problems, broken(clientTimeRules(given, c, sound))...)
 	problems = append(problems, supervisorProblems("Backoff", "Backoff.", c.Backoff.Validate())...)
 	problems = append(problems, checkPolicy("Restart", c.Restart)...)
+	var strategy *commit.StrategyError
+	if errors.As(commit.Validate(c.CommitStrategy), &strategy) {
+		problems = append(problems, Problem{
+			Field: "CommitStrategy", Value: fmt.Sprintf("%s with %s = %s", strategy.Strategy, strategy.Field, strategy.Value), Want: strategy.Want,
+		})
+	}
 	return append(problems, broken([]rule{{"Concurrency", c.Concurrency, c.Concurrency >= 0, "0 for no limit, or more"}})...)
 }
 
@@ -195,9 +203,17 @@ func checkAssignors(assignors []rebalance.Assignor) []Problem {
 
 func choiceRules(c *Config) []rule {
 	return []rule{
-		{"Reset", c.Reset, c.Reset <= rebalance.ResetNone, "ResetEarliest, ResetLatest or ResetNone"},
+		resetRule("Reset", c.Reset),
 		{"IsolationLevel", c.IsolationLevel, c.IsolationLevel <= ReadUncommitted, "ReadCommitted or ReadUncommitted"},
 	}
+}
+
+func resetRule(field string, policy rebalance.ResetPolicy) rule {
+	var wrong *rebalance.ResetPolicyError
+	if !errors.As(policy.Validate(), &wrong) {
+		return rule{field: field, holds: true}
+	}
+	return rule{field: field, value: policy, want: wrong.Want}
 }
 
 // sizeRules are those of records and bytes.
@@ -315,6 +331,9 @@ func (r *Registration) check(sound *Config, seen map[string]string) []Problem {
 	}
 	if n := r.maxRecords; n != nil && (*n < 1 || *n > sound.MaxInTransit) {
 		problems = append(problems, r.problem("MaxRecords", strconv.Itoa(*n), fmt.Sprintf("from 1 to MaxInTransit (%d)", sound.MaxInTransit)))
+	}
+	if r.reset != nil {
+		problems = append(problems, broken([]rule{resetRule(r.String()+".ResetTo", *r.reset)})...)
 	}
 	problems = append(problems, r.flawed...)
 	if r.keyFunc != nil && r.order != actors.OrderKey {

@@ -93,7 +93,12 @@ func TestEachRuleOfConfigNamesFieldValueAndBound(t *testing.T) {
 			Problem{"Assignors[1]", `"range"`, "each assignor once"}},
 		{"nameless assignor", func(c *Config) { c.Assignors = []rebalance.Assignor{namelessAssignor{}} },
 			Problem{"Assignors[0]", `""`, "an assignor with a name"}},
-		{"reset", func(c *Config) { c.Reset = 3 }, Problem{"Reset", "ResetPolicy(3)", "ResetEarliest, ResetLatest or ResetNone"}},
+		{"reset", func(c *Config) { c.Reset = 5 },
+			Problem{"Reset", "ResetPolicy(5)", "ResetEarliest, ResetLatest, ResetNone, ResetByDuration or ResetAt"}},
+		{"reset by no duration", func(c *Config) { c.Reset = rebalance.ResetByDuration(0) },
+			Problem{"Reset", "by_duration:PT0S", "a duration above 0 and at most 100 years (P36500D)"}},
+		{"reset at no time", func(c *Config) { c.Reset = rebalance.ResetAt(-1) },
+			Problem{"Reset", "timestamp:-1", "a timestamp of at least 0 ms"}},
 		{"isolation", func(c *Config) { c.IsolationLevel = 2 }, Problem{"IsolationLevel", "IsolationLevel(2)", "ReadCommitted or ReadUncommitted"}},
 
 		{"negative window", func(c *Config) { c.MaxInTransit = -1 }, Problem{"MaxInTransit", "-1", "from 1 to 1000000"}},
@@ -153,8 +158,8 @@ func TestEachRuleOfRegistrationsAndOptionsNamesFieldValueAndBound(t *testing.T) 
 		parts []Part
 		want  Problem
 	}{
-		{"none", parts(WithLogger(nil)), Problem{"registrations", "", "at least one Handle, HandleBatch or HandleActor"}},
-		{"zero registration", parts(Registration{}), Problem{"Registration{}", "", "one made by Handle, HandleBatch or HandleActor"}},
+		{"none", parts(WithLogger(nil)), Problem{"registrations", "", "at least one Handle, HandleBatch, HandleAsync or HandleActor"}},
+		{"zero registration", parts(Registration{}), Problem{"Registration{}", "", "one made by Handle, HandleBatch, HandleAsync or HandleActor"}},
 		{"nil handler", parts(Handle("a", nil)), Problem{`Handle("a").handler`, "nil", "a function"}},
 		{"nil handler with middleware", parts(Handle("a", nil, Use(pass))), Problem{`Handle("a").handler`, "nil", "a function"}},
 		{"nil batch handler", parts(HandleBatch("a", nil)), Problem{`HandleBatch("a").handler`, "nil", "a function"}},

@@ -93,9 +93,10 @@ type Config struct {
 	// the others ends. Default rebalance.Range() alone;
 	// cooperative-sticky comes with a later version and will then be the default. None nil, no two of the same name.
 	Assignors []rebalance.Assignor
-	// Reset says where a partition starts that has no committed offset (auto.offset.reset). Default rebalance.ResetEarliest;
-	// the Java client's is latest, which skips records. A partition that was added to a topic the group knows always starts
-	// at its beginning.
+	// Reset says where a partition starts that has no committed offset, or one that its log does not have
+	// (auto.offset.reset): rebalance.ResetEarliest, ResetLatest, ResetNone, which stops the partition with an event,
+	// ResetByDuration or ResetAt. Default ResetEarliest; the Java client's is latest, which skips records. A partition that was
+	// added to a topic the group knows always starts at its beginning. A registration may have its own, by ResetTo.
 	Reset rebalance.ResetPolicy
 	// IsolationLevel says which records of transactions are delivered (isolation.level). Default ReadCommitted.
 	IsolationLevel IsolationLevel
@@ -108,6 +109,9 @@ type Config struct {
 	// OffsetMap puts what is finished beyond the committed offset into the commit's metadata, so that after a restart, or at
 	// the partition's next owner, only unfinished records come again. It is left out where it would not fit into the
 	// broker's offset.metadata.max.bytes (4096). No Kafka property. Default false.
+	//
+	// It never makes a record be skipped: damaged, foreign and outdated maps are ignored, with an event
+	// (event.MetadataIgnored).
 	OffsetMap bool
 	// BlockedAfter is after how long an event.CommitBlocked reports a partition whose committed offset stands still although
 	// records beyond it are finished. No Kafka property. Default 10 s.
@@ -119,10 +123,11 @@ type Config struct {
 	// ResumeBelow is below how many records in transit a partition that has reached MaxInTransit is delivered again. No
 	// Kafka property. Default half of MaxInTransit. Below MaxInTransit.
 	ResumeBelow int
-	// MemoryBudget bounds what is fetched: a fetch goes out when its bytes fit beside what the member holds already, over all
-	// partitions. A single batch that is larger passes when nothing else is held. What a batch grows by when it is
-	// decompressed counts, too, but is not refused: at most one batch of each partition. No Kafka property. Default 256
-	// MiB, or FetchMaxBytes where that is more. At least FetchMaxBytes.
+	// MemoryBudget bounds the bytes of records that the member holds, over all partitions: half of it for what is fetched and
+	// still compressed, half for what is decompressed, each handed out first come, first served, so that a partition whose
+	// handler is slow or waits for a retry keeps nobody else waiting but for what it holds. The last batch that got in may be
+	// larger than what was left. No Kafka property. Default 256 MiB, or FetchMaxBytes where that is more. At least
+	// FetchMaxBytes. What is kept for [RecycleRecords] comes on top: a quarter of it, 64 MiB at most.
 	MemoryBudget int64
 
 	// FetchMinBytes is how many bytes a broker waits for before it answers a fetch, FetchMaxWait at most (fetch.min.bytes).

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
 	"github.com/troupego/troupe/supervisor"
@@ -33,6 +34,9 @@ func TestZeroFieldsMeanTheirDocumentedDefaults(t *testing.T) {
 		{"Assignors[0]", got.Assignors[0].Name(), "range"},
 		{"Reset", got.Registrations[0].Reset, rebalance.ResetEarliest},
 		{"Isolation", got.Isolation, kafka.ReadCommitted},
+		{"Strategy", got.Strategy.Name(), "opportunistic"},
+		{"OffsetMap", got.OffsetMap, false},
+		{"BlockedAfter", got.BlockedAfter, 10 * time.Second},
 		{"MaxInTransit", got.MaxInTransit, 10_000},
 		{"ResumeBelow", got.ResumeBelow, 5_000},
 		{"MemoryBudget", got.MemoryBudget, int64(256 << 20)},
@@ -111,6 +115,9 @@ func TestEveryFieldOfConfigReachesTheSettings(t *testing.T) {
 		"Assignors":         func(c *Config) { c.Assignors = []rebalance.Assignor{otherAssignor{}} },
 		"Reset":             func(c *Config) { c.Reset = rebalance.ResetLatest },
 		"IsolationLevel":    func(c *Config) { c.IsolationLevel = ReadUncommitted },
+		"CommitStrategy":    func(c *Config) { c.CommitStrategy = commit.OnDemand() },
+		"OffsetMap":         func(c *Config) { c.OffsetMap = true },
+		"BlockedAfter":      func(c *Config) { c.BlockedAfter = time.Second },
 		"MaxInTransit":      func(c *Config) { c.MaxInTransit = 100 },
 		"ResumeBelow":       func(c *Config) { c.ResumeBelow = 1 },
 		"MemoryBudget":      func(c *Config) { c.MemoryBudget = 10 << 20 },

@@ -37,6 +37,7 @@ type parts struct {
 	sarama        func(*sarama.Config)
 	observer      func(event.Event)
 	buffer        int
+	poison        bool
 	positions     actors.PositionsFunc
 	dial          func(ctx context.Context, network, addr string) (net.Conn, error)
 	problems      []Problem
@@ -136,3 +137,8 @@ func WithPositions(positions func(ctx context.Context, partitions []kafka.TopicP
 		p.positions = positions
 	})
 }
+
+// WithPoison overwrites the memory of recycled records at once with a pattern, so that a handler that keeps one beyond its
+// acknowledgment is seen to; see [RecycleRecords]. For tests: it costs what recycling saves. A program built with -race
+// always does.
+func WithPoison() Option { return optionFunc(func(p *parts) { p.poison = true }) }

@@ -139,6 +139,9 @@ func (r *Registration) resolve(c *Config, report func(Problem)) actors.Registrat
 // minResponseBytes is wire's default cap on one answer; more is needed only for fetches set to more.
 const minResponseBytes = 128 << 20
 
+// maxRecycledBytes bounds what is kept for recycling beside the memory budget.
+const maxRecycledBytes = 64 << 20
+
 // connect makes the network and returns what the sarama hook set wrong. All else that wire checks is checked already, and
 // must not be blamed on the hook.
 func connect(c *Config, p *parts) (*wire.Network, []Problem) {
@@ -153,6 +156,7 @@ func connect(c *Config, p *parts) (*wire.Network, []Problem) {
 		Brokers: c.Brokers, ClientID: c.ClientID, ConnectTimeout: max(c.ConnectTimeout, 0), RequestTimeout: c.RequestTimeout,
 		RebalanceTimeout: c.RebalanceTimeout, SessionTimeout: c.SessionTimeout, Sarama: own, Dial: p.dial,
 		MaxBatchBytes:    c.MaxBatchBytes,
+		MaxRecycledBytes: max(int(min(c.MemoryBudget/4, maxRecycledBytes)), 1), PoisonRecycled: p.poison,
 		MaxResponseBytes: min(max(minResponseBytes, 2*max(c.FetchMaxBytes, c.MaxBatchBytes)), math.MaxInt32),
 	})
 	var problems []Problem

@@ -107,7 +107,8 @@ type PositionReset struct {
 	TopicPartition kafka.TopicPartition
 	// From is the position before, kafka.NoOffset when there was none.
 	From, To int64
-	// Reason is one of "no_commit", "new_partition", "out_of_range", "truncated".
+	// Reason is one of "no_commit", "new_partition", "out_of_range", "beyond_end" (out of range, and the log ends before the
+	// position), "truncated".
 	Reason string
 	Err    error
 }
@@ -140,7 +141,10 @@ type HandlerFailed struct {
 	TopicPartition kafka.TopicPartition
 	Epoch          kafka.AssignmentEpoch
 	// Offset is the first record not acknowledged.
-	Offset  int64
+	Offset int64
+	// Lane tells the lanes of a partition apart where the order goes by key: records of one key have the same number, which
+	// says nothing of the key. 0 elsewhere.
+	Lane    uint64
 	Attempt int
 	Err     error
 	// Panic is true when the handler panicked; Err then has the value and the stack is in the log.
@@ -159,13 +163,15 @@ type HandlerRestarted struct {
 }
 
 // PartitionPaused: the restart budget of a partition's handler is spent. Delivery stands at Offset and is tried again
-// after ProbeIn.
+// after ProbeIn. With a Lane only the records of that key stand; the commit stands at Offset all the same.
 type PartitionPaused struct {
 	Member         Member
 	TopicPartition kafka.TopicPartition
 	Epoch          kafka.AssignmentEpoch
 	Offset         int64
-	Err            error
+	// Lane is as in HandlerFailed.
+	Lane uint64
+	Err  error
 	ProbeIn        time.Duration
 }
 
@@ -174,6 +180,56 @@ type PartitionResumed struct {
 	Member         Member
 	TopicPartition kafka.TopicPartition
 	Epoch          kafka.AssignmentEpoch
+	// Lane is as in HandlerFailed: with one, only that key was paused.
+	Lane uint64
+}
+
+// CommitBlocked: records beyond Offset are finished, and Offset is not, so that the commit stands there. It is told again
+// each time the age has doubled.
+type CommitBlocked struct {
+	Member         Member
+	TopicPartition kafka.TopicPartition
+	Epoch          kafka.AssignmentEpoch
+	// Offset is the record that holds the commit up, Lane as in HandlerFailed.
+	Offset int64
+	Lane   uint64
+	// Handler is "running", "backing_off" (it failed, and comes again), "waiting" (for its turn), or "acknowledging" (given to
+	// an actor or an asynchronous handler).
+	Handler string
+	// Attempt is how often the record was delivered.
+	Attempt int
+	// Age is how long the commit stands, Rounds how many commits of the member went out meanwhile, Finished how many
+	// records beyond Offset are finished.
+	Age      time.Duration
+	Rounds   uint64
+	Finished int
+}
+
+// WindowFull: a partition has reached MaxInTransit and nothing that is in transit can be worked on: every record that is
+// not finished has failed, or waits behind one that has. It goes on when one of them succeeds.
+type WindowFull struct {
+	Member         Member
+	TopicPartition kafka.TopicPartition
+	Epoch          kafka.AssignmentEpoch
+	// Offset is the oldest of them, Lanes how many keys they have.
+	Offset int64
+	Lanes  int
+}
+
+// StrategyFailed: the commit strategy panicked. From now on offsets are committed as by commit.Opportunistic.
+type StrategyFailed struct {
+	Member   Member
+	Strategy string
+	Err      error
+}
+
+// MetadataIgnored: the metadata of a committed offset is not ours, damaged, or belongs to another offset. The partition
+// starts at the offset; what it says of finished records is not trusted.
+type MetadataIgnored struct {
+	Member         Member
+	TopicPartition kafka.TopicPartition
+	Offset         int64
+	Err            error
 }
 
 // HandlerAbandoned: a handler still runs although its partition was given up. Until it returns, nothing of that partition
@@ -273,6 +329,18 @@ func (PartitionPaused) Name() string { return "partition_paused" }
 // Name returns "partition_resumed".
 func (PartitionResumed) Name() string { return "partition_resumed" }
 
+// Name returns "commit_blocked".
+func (CommitBlocked) Name() string { return "commit_blocked" }
+
+// Name returns "window_full".
+func (WindowFull) Name() string { return "window_full" }
+
+// Name returns "strategy_failed".
+func (StrategyFailed) Name() string { return "strategy_failed" }
+
+// Name returns "metadata_ignored".
+func (MetadataIgnored) Name() string { return "metadata_ignored" }
+
 // Name returns "handler_abandoned".
 func (HandlerAbandoned) Name() string { return "handler_abandoned" }
 
@@ -307,6 +375,10 @@ func (HandlerFailed) event()      {}
 func (HandlerRestarted) event()   {}
 func (PartitionPaused) event()    {}
 func (PartitionResumed) event()   {}
+func (CommitBlocked) event()      {}
+func (WindowFull) event()         {}
+func (StrategyFailed) event()     {}
+func (MetadataIgnored) event()    {}
 func (HandlerAbandoned) event()   {}
 func (HandlerReturned) event()    {}
 func (CommitFailed) event()       {}

@@ -1,0 +1,289 @@
+package actors
+
+import (
+	"context"
+	"runtime/debug"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/troupego/troupe/internal/buffer"
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// How many records of one lane a worker claims at a time follows how long the last claim took: with one at a time others
+// get their turn soonest, and where a handler takes no time at all, the claim would cost more than the work.
+const (
+	claimMost = 64
+	claimFast = 50 * time.Microsecond
+	claimSlow = 500 * time.Microsecond
+)
+
+// take settles what the worker had and claims what is next. It reports whether there is something.
+func (e *engine) take(w *poolWorker) bool {
+	now := time.Now()
+	e.mu.Lock()
+	e.settleLocked(w, now)
+	claimed, more := e.claim(w.claimed[:0], w.most)
+	w.claimed, w.done, w.failure = claimed, 0, nil
+	if w.busy = len(claimed) > 0; w.busy {
+		w.call.since = now
+		w.call.offset.Store(claimed[0].Record.Offset)
+		e.calls = append(e.calls, &w.call)
+	}
+	told := e.tell()
+	e.left()
+	if told {
+		e.notify()
+	}
+	if more {
+		e.pool.offer(e)
+	}
+	return w.busy
+}
+
+// settle settles what the worker had.
+func (e *engine) settle(w *poolWorker) {
+	if !w.busy {
+		return
+	}
+	now := time.Now()
+	e.mu.Lock()
+	e.settleLocked(w, now)
+	told, offer := e.tell(), e.claimable(now)
+	e.left()
+	if told {
+		e.notify()
+	}
+	if offer {
+		e.pool.offer(e)
+	}
+}
+
+// settleLocked gives each claimed record its verdict. The caller holds mu.
+func (e *engine) settleLocked(w *poolWorker, now time.Time) {
+	if !w.busy {
+		return
+	}
+	w.busy = false
+	for i, c := range e.calls {
+		if c == &w.call {
+			last := len(e.calls) - 1
+			e.calls[i], e.calls[last] = e.calls[last], nil
+			e.calls = e.calls[:last]
+			break
+		}
+	}
+	switch took := now.Sub(w.call.since); {
+	case took > claimSlow:
+		w.most = 1
+	case took < claimFast:
+		w.most = min(2*w.most, claimMost)
+	}
+	if e.ended {
+		if w.done > 0 {
+			e.shared.board.stale.Add(uint64(w.done))
+		}
+		return
+	}
+	if e.reg.Async != nil {
+		for i := w.done; i < len(w.claimed); i++ {
+			e.giveBack(w.claimed[i].Seq)
+		}
+		return
+	}
+	for i := range w.claimed {
+		c := &w.claimed[i]
+		switch {
+		case i < w.done:
+			e.done(c.Seq)
+		case w.failure != nil && (i == w.done || e.reg.Batch != nil):
+			e.fail(c.Seq, c.Attempt, w.failure)
+		default:
+			e.giveBack(c.Seq)
+		}
+	}
+}
+
+// goexit settles for a handler that ended its goroutine.
+func (e *engine) goexit(w *poolWorker) {
+	if !w.busy {
+		return
+	}
+	w.failure = &HandlerError{TopicPartition: e.tp, Offset: w.call.offset.Load(), Err: errGoexit}
+	if e.reg.Async != nil {
+		c := &w.claimed[w.done]
+		_ = e.settleOne(c.Seq, c.Attempt, w.failure) // a stale one says nothing new
+		w.done++
+	}
+	e.settle(w)
+}
+
+// halted reports whether no further record may begin.
+func (e *engine) halted() bool { return e.stopped.Load() || e.paused.Load() }
+
+// claimContext is the context of one call: the engine's, and what it is about.
+type claimContext struct {
+	context.Context
+	engine  *engine
+	records []kafka.Record
+	attempt int
+}
+
+// Value implements context.Context.
+func (c *claimContext) Value(key any) any {
+	if key == (deliveryKey{}) {
+		return c.engine.describe(c)
+	}
+	return c.Context.Value(key)
+}
+
+// describe is what DeliveryFrom returns for a call: it tells what is worked on. Acknowledging through it means nothing.
+func (e *engine) describe(c *claimContext) *Delivery {
+	d := newDelivery(e.tp, e.epoch, c.records, c.attempt, &e.shared.board.stale)
+	d.ctx, d.notify = c, func() {}
+	return d
+}
+
+// handle calls the user's function over what the worker has claimed. Only this runs outside of the lock.
+func (e *engine) handle(w *poolWorker) {
+	switch {
+	case e.reg.Batch != nil:
+		e.handleBatch(w)
+	case e.reg.Async != nil:
+		e.handleAsync(w)
+	default:
+		e.handleRecords(w)
+	}
+}
+
+func (e *engine) handleRecords(w *poolWorker) {
+	ctx := &claimContext{Context: e.ctx, engine: e}
+	w.pace.restart()
+	for i := range w.claimed {
+		c := &w.claimed[i]
+		if w.pace.due(i) {
+			e.shared.session.hold(e.ctx)
+		}
+		if e.halted() {
+			return
+		}
+		if i > 0 {
+			w.call.offset.Store(c.Record.Offset)
+			if c.Attempt != ctx.attempt {
+				ctx = &claimContext{Context: e.ctx, engine: e}
+			}
+		}
+		ctx.attempt = c.Attempt
+		if w.failure = e.guard(w, func() error { return e.reg.Record(ctx, c.Record) }); w.failure != nil {
+			return
+		}
+		w.done++
+	}
+}
+
+func (e *engine) handleBatch(w *poolWorker) {
+	records := make([]kafka.Record, len(w.claimed))
+	attempt := 1
+	for i := range w.claimed {
+		records[i] = *w.claimed[i].Record
+		attempt = max(attempt, w.claimed[i].Attempt)
+	}
+	ctx := &claimContext{Context: e.ctx, engine: e, records: records, attempt: attempt}
+	e.shared.session.hold(e.ctx)
+	if e.halted() {
+		return
+	}
+	if w.failure = e.guard(w, func() error { return e.reg.Batch(ctx, records) }); w.failure == nil {
+		w.done = len(records)
+	}
+}
+
+func (e *engine) handleAsync(w *poolWorker) {
+	w.pace.restart()
+	for i := range w.claimed {
+		c := w.claimed[i]
+		if w.pace.due(i) {
+			e.shared.session.hold(e.ctx)
+		}
+		if e.halted() {
+			return
+		}
+		w.call.offset.Store(c.Record.Offset)
+		d := &RecordDelivery{record: c.Record, offset: c.Record.Offset, tp: e.tp, epoch: e.epoch, attempt: c.Attempt, engine: e, seq: c.Seq}
+		ctx := &claimContext{Context: e.ctx, engine: e, attempt: c.Attempt}
+		if failure := e.guard(w, func() error { e.reg.Async(ctx, d); return nil }); failure != nil {
+			_ = d.settle(failure) // a stale one is counted
+		}
+		w.done++
+	}
+}
+
+// guard calls the user's function and turns what it returns, or panics with, into a failure at the current record.
+func (e *engine) guard(w *poolWorker, function func() error) (failure *HandlerError) {
+	defer func() {
+		if v := recover(); v != nil {
+			failure = &HandlerError{TopicPartition: e.tp, Offset: w.call.offset.Load(), Panic: true, Err: panicError(v)}
+			e.shared.logger.Error("handler panicked", zap.String("topic", e.tp.Topic), zap.Int32("partition", e.tp.Partition),
+				zap.Int64("offset", failure.Offset), zap.ByteString("stack", debug.Stack()))
+		}
+	}()
+	if err := function(); err != nil {
+		return &HandlerError{TopicPartition: e.tp, Offset: w.call.offset.Load(), Err: err}
+	}
+	return nil
+}
+
+// hand claims up to MaxRecords for the user's actor, as a delivery that settles each record with the engine.
+func (e *engine) hand() *Delivery {
+	e.mu.Lock()
+	var claimed []buffer.Claimed
+	claimed, _ = e.claim(nil, 0)
+	e.eager = true
+	e.mu.Unlock()
+	if len(claimed) == 0 {
+		return nil
+	}
+	records := make([]kafka.Record, len(claimed))
+	attempt := 1
+	for i := range claimed {
+		records[i] = *claimed[i].Record
+		attempt = max(attempt, claimed[i].Attempt)
+	}
+	d := newDelivery(e.tp, e.epoch, records, attempt, &e.shared.board.stale)
+	d.byActor, d.engine, d.claims = true, e, claimed
+	d.armed.Store(false) // the engine tells the partition; only the last verdict is the delivery's to tell
+	return d
+}
+
+// takeBack ends a delivery whose actor is gone: what it did not settle goes to the next actor.
+func (e *engine) takeBack(d *Delivery) {
+	e.mu.Lock()
+	if e.ended {
+		e.mu.Unlock()
+		return
+	}
+	for i := range d.claims {
+		seq := d.claims[i].Seq
+		if !d.claim(i) || !e.lanes.Fail(seq) {
+			continue
+		}
+		head, parked, _ := e.lanes.Head(seq)
+		switch {
+		case !parked:
+		case e.refused[head].err != nil: // another record of the lane was refused
+			e.report(seq, refusal{})
+		default:
+			e.lanes.Unpark(head)
+		}
+	}
+	for i := range e.slabs { // the actor may have left goroutines that still read
+		releaseLeases(e.slabs[i].leases, false)
+		e.slabs[i].leases = nil
+	}
+	told := e.tell()
+	e.mu.Unlock()
+	if told {
+		e.notify()
+	}
+}

@@ -1,0 +1,562 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+const keysInTest = 7
+
+// keyOfTest spreads the records over a few keys; those of the last one have none.
+func keyOfTest(r *kafka.Record) []byte {
+	if r.Offset%keysInTest == keysInTest-1 {
+		return nil
+	}
+	return []byte{byte(r.Offset % keysInTest)}
+}
+
+// keyLedger sees to it that the records of a key neither overlap nor change their order.
+type keyLedger struct {
+	mu      sync.Mutex
+	open    map[string]int64
+	done    map[string][]int64
+	most    int
+	wrong   []string
+	byKey   bool
+	visits  map[string]int
+	refused map[string]bool
+}
+
+func newKeyLedger(byKey bool) *keyLedger {
+	return &keyLedger{open: map[string]int64{}, done: map[string][]int64{}, byKey: byKey, visits: map[string]int{}, refused: map[string]bool{}}
+}
+
+func (l *keyLedger) lane(r *kafka.Record) string {
+	if !l.byKey {
+		return fmt.Sprintf("%s@%d", r.TopicPartition(), r.Offset)
+	}
+	return fmt.Sprintf("%s/%d", r.TopicPartition(), r.Offset%keysInTest)
+}
+
+func (l *keyLedger) begin(r *kafka.Record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lane := l.lane(r)
+	if other, busy := l.open[lane]; busy {
+		l.wrong = append(l.wrong, fmt.Sprintf("%s: %d begins inside of %d", lane, r.Offset, other))
+	}
+	l.open[lane] = r.Offset
+	l.most = max(l.most, len(l.open))
+	l.visits[fmt.Sprintf("%s@%d", r.TopicPartition(), r.Offset)]++
+}
+
+func (l *keyLedger) end(r *kafka.Record, good bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lane := l.lane(r)
+	delete(l.open, lane)
+	if !good {
+		return
+	}
+	if done := l.done[lane]; len(done) > 0 && done[len(done)-1] > r.Offset {
+		l.wrong = append(l.wrong, fmt.Sprintf("%s: %d done after %d", lane, r.Offset, done[len(done)-1]))
+	}
+	l.done[lane] = append(l.done[lane], r.Offset)
+}
+
+// failsOnce reports, once for each such record, that it is to fail.
+func (l *keyLedger) failsOnce(r *kafka.Record, every int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id := fmt.Sprintf("%s@%d", r.TopicPartition(), r.Offset)
+	if r.Offset%every != 0 || l.refused[id] {
+		return false
+	}
+	l.refused[id] = true
+	return true
+}
+
+func (l *keyLedger) distinct() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.visits)
+}
+
+// parallelKinds are the handlers of each kind, each of which fails once at every eleventh record, in its own way.
+func parallelKinds(l *keyLedger) map[string]func(*Registration) {
+	pause := func() { time.Sleep(time.Duration(rand.IntN(5)) * time.Millisecond) }
+	failure := errors.New("boom")
+	return map[string]func(*Registration){
+		"Record": func(reg *Registration) {
+			reg.Record = func(_ context.Context, r *kafka.Record) error {
+				l.begin(r)
+				pause()
+				bad := l.failsOnce(r, 11)
+				l.end(r, !bad)
+				switch {
+				case bad && r.Offset%3 == 0:
+					panic(failure)
+				case bad && r.Offset%5 == 0:
+					runtime.Goexit()
+				case bad:
+					return failure
+				}
+				return nil
+			}
+		},
+		"Batch": func(reg *Registration) {
+			reg.Batch = func(_ context.Context, records []kafka.Record) error {
+				bad := false
+				seen := map[string]bool{}
+				for i := range records {
+					if lane := l.lane(&records[i]); !seen[lane] {
+						seen[lane] = true
+						l.begin(&records[i])
+					} else {
+						l.end(&records[i], false)
+						l.begin(&records[i])
+					}
+					bad = l.failsOnce(&records[i], 11) || bad
+				}
+				pause()
+				for i := range records {
+					l.end(&records[i], !bad)
+				}
+				if bad {
+					return failure
+				}
+				return nil
+			}
+		},
+		"Async": func(reg *Registration) {
+			reg.MaxRecords = 1 // inside of a delivery the user may overlap
+			reg.Async = func(_ context.Context, d *RecordDelivery) {
+				r := d.Record()
+				l.begin(r)
+				if l.failsOnce(r, 13) {
+					l.end(r, false)
+					panic(failure)
+				}
+				go func() {
+					pause()
+					if l.failsOnce(r, 11) {
+						l.end(r, false)
+						_ = d.Nack(failure)
+						return
+					}
+					l.end(r, true)
+					_ = d.Ack()
+				}()
+			}
+		},
+		"Actor": func(reg *Registration) {
+			reg.MaxRecords = 3
+			reg.Actor = func(kafka.TopicPartition) actor.Actor {
+				return actor.ReceiveFunc(func(ctx actor.Context) {
+					m, ok := ctx.Message().(*Deliver)
+					if !ok {
+						return
+					}
+					refused := map[string]bool{} // inside of a delivery the order is the actor's to keep
+					for i := range m.Records() {
+						r := &m.Records()[i]
+						l.begin(r)
+						switch {
+						case l.failsOnce(r, 23):
+							l.end(r, false)
+							panic(failure)
+						case refused[l.lane(r)] || l.failsOnce(r, 11):
+							refused[l.lane(r)] = true
+							l.end(r, false)
+							_ = m.Nack(r.Offset, failure)
+						default:
+							l.end(r, true)
+							_ = m.Ack(r.Offset)
+						}
+					}
+				})
+			}
+		},
+	}
+}
+
+func TestParallel_EveryEngineAndHandlerKeepsOrderAndLosesNothing(t *testing.T) {
+	for _, order := range []Order{OrderPartition, OrderKey, OrderNone} {
+		for _, kind := range []string{"Record", "Batch", "Async", "Actor"} {
+			t.Run(order.String()+"/"+kind, func(t *testing.T) {
+				inTree(t, func(w *treeWorld) {
+					l := newKeyLedger(order != OrderNone)
+					w.c.topic("orders", 3, 200)
+					reg := &w.settings.Registrations[0]
+					reg.Record = nil
+					if reg.Order = order; order == OrderKey {
+						reg.KeyFunc = keyOfTest
+					}
+					reg.Workers = 8
+					reg.Restart.MaxRestarts = 1000
+					parallelKinds(l)[kind](reg)
+					w.start()
+					w.sleep(4 * time.Minute)
+					for p := range int32(3) {
+						assert.Equal(t, int64(200), w.c.committedAt(at(p)), "partition %d", p)
+					}
+					assert.Equal(t, 600, l.distinct())
+					assert.Empty(t, l.wrong)
+					if order != OrderPartition && kind != "Actor" {
+						assert.Greater(t, l.most, 3, "several at once")
+						assert.LessOrEqual(t, l.most, 600)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestParallel_AFailingKeyHoldsOnlyItself(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 1, 80)
+		reg := &w.settings.Registrations[0]
+		reg.Order, reg.Workers, reg.KeyFunc = OrderKey, 4, keyOfTest
+		w.settings.BlockedAfter = 10 * time.Second
+		var mu sync.Mutex
+		var done []int64
+		healed := false
+		reg.Record = func(_ context.Context, r *kafka.Record) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if r.Offset%keysInTest == 2 && !healed {
+				return errors.New("poison")
+			}
+			done = append(done, r.Offset)
+			return nil
+		}
+		w.start()
+		w.sleep(20 * time.Second)
+		mu.Lock()
+		assert.Len(t, done, 80-12, "every other key is done")
+		mu.Unlock()
+		assert.Equal(t, int64(2), w.c.committedAt(at(0)), "the commit stands at the first that is not")
+		blocked := eventsOf[event.CommitBlocked](w)
+		if assert.NotEmpty(t, blocked) {
+			assert.Equal(t, int64(2), blocked[0].Offset)
+			assert.Equal(t, "backing_off", blocked[0].Handler)
+			assert.NotZero(t, blocked[0].Lane)
+			assert.Equal(t, 80-12-2, blocked[0].Finished)
+		}
+		paused := eventsOf[event.PartitionPaused](w)
+		if assert.NotEmpty(t, paused) {
+			assert.Equal(t, blocked[0].Lane, paused[0].Lane)
+		}
+		assert.Error(t, w.tree.Healthy(), "a key that is paused is not healthy")
+		assert.Equal(t, "paused", w.tree.Stats().Partitions[0].Condition)
+		assert.NotNil(t, w.tree.Stats().Partitions[0].Blocked)
+		mu.Lock()
+		healed = true
+		mu.Unlock()
+		w.sleep(2 * time.Minute)
+		assert.Equal(t, int64(80), w.c.committedAt(at(0)))
+		assert.Nil(t, w.tree.Stats().Partitions[0].Blocked)
+		assert.NotEmpty(t, eventsOf[event.PartitionResumed](w))
+		assert.NoError(t, w.tree.Healthy())
+	})
+}
+
+func TestParallel_WorkersAreSharedByThePartitionsInTurn(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 3, 0)
+		w.c.produce(at(0), 90)
+		reg := &w.settings.Registrations[0]
+		reg.Order, reg.Workers = OrderNone, 2
+		var mu sync.Mutex
+		var done []int32
+		reg.Record = func(_ context.Context, r *kafka.Record) error {
+			time.Sleep(10 * time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			done = append(done, r.Partition)
+			return nil
+		}
+		w.start()
+		w.sleep(200 * time.Millisecond)
+		w.c.produce(at(1), 5)
+		w.c.produce(at(2), 5)
+		mu.Lock()
+		before := len(done)
+		mu.Unlock()
+		w.sleep(2 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Len(t, done, 100)
+		turn := done[before:min(before+24, len(done))]
+		assert.Equal(t, 5, count(turn, 1), "the others get their turns beside the hot one: %v", turn)
+		assert.Equal(t, 5, count(turn, 2), "the others get their turns beside the hot one: %v", turn)
+	})
+}
+
+func count(list []int32, value int32) (n int) {
+	for _, v := range list {
+		if v == value {
+			n++
+		}
+	}
+	return n
+}
+
+func TestParallel_TheWindowBoundsWhatIsInTransitAndReportsThatItIsFullOfFailures(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 1, 500)
+		w.settings.MaxInTransit, w.settings.ResumeBelow = 50, 25
+		reg := &w.settings.Registrations[0]
+		reg.Order, reg.Workers = OrderNone, 4
+		var mu sync.Mutex
+		seen := map[int64]bool{}
+		healed := false
+		reg.Record = func(_ context.Context, r *kafka.Record) error {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[r.Offset] = true
+			if r.Offset == 10 && !healed {
+				return errors.New("poison")
+			}
+			return nil
+		}
+		w.start()
+		w.sleep(30 * time.Second)
+		mu.Lock()
+		assert.GreaterOrEqual(t, len(seen), 50)
+		assert.LessOrEqual(t, len(seen), 60, "no more than MaxInTransit from the record that fails on")
+		healed = true
+		mu.Unlock()
+		full := eventsOf[event.WindowFull](w)
+		if assert.Len(t, full, 1, "reported once") {
+			assert.Equal(t, int64(10), full[0].Offset)
+		}
+		assert.Contains(t, w.tree.Stats().Partitions[0].PauseReasons, "window")
+		w.sleep(2 * time.Minute)
+		assert.Equal(t, int64(500), w.c.committedAt(at(0)))
+		assert.Empty(t, w.tree.Stats().Partitions[0].PauseReasons)
+	})
+}
+
+func TestParallel_ARevocationWaitsForWhatRunsAndCommitsIt(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 1, 40)
+		reg := &w.settings.Registrations[0]
+		reg.Order, reg.Workers = OrderNone, 4
+		var mu sync.Mutex
+		begun, ended := 0, 0
+		reg.Record = func(_ context.Context, r *kafka.Record) error {
+			mu.Lock()
+			begun++
+			mu.Unlock()
+			time.Sleep(time.Second)
+			mu.Lock()
+			ended++
+			mu.Unlock()
+			return nil
+		}
+		w.start()
+		w.sleep(1500 * time.Millisecond)
+		assert.NoError(t, w.tree.Close(context.Background()))
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Equal(t, begun, ended)
+		assert.Less(t, begun, 40, "what had not begun was left to the next owner")
+		assert.Equal(t, int64(begun), w.c.committedAt(at(0)))
+	})
+}
+
+func TestParallel_AnAckAfterTheEndIsStaleAndCounted(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 1, 10)
+		reg := &w.settings.Registrations[0]
+		reg.Record = nil
+		reg.Order, reg.Workers, reg.MaxRecords = OrderKey, 4, 5
+		reg.KeyFunc = keyOfTest
+		var mu sync.Mutex
+		var held []*RecordDelivery
+		reg.Async = func(_ context.Context, d *RecordDelivery) {
+			mu.Lock()
+			defer mu.Unlock()
+			held = append(held, d)
+		}
+		w.start()
+		w.sleep(time.Second)
+		mu.Lock()
+		// Each of the seven keys has one delivery outstanding; three keys have two records.
+		assert.Len(t, held, 10)
+		kept := slices.Clone(held)
+		mu.Unlock()
+		slices.SortFunc(kept, func(a, b *RecordDelivery) int { return int(a.Offset() - b.Offset()) })
+		for _, d := range []*RecordDelivery{kept[3], kept[0], kept[1]} {
+			assert.NoError(t, d.Ack())
+			assert.NoError(t, d.Ack(), "again is nothing")
+			assert.NoError(t, d.Nack(errors.New("late")), "the verdict stays")
+		}
+		w.sleep(time.Second)
+		assert.Equal(t, int64(2), w.c.committedAt(at(0)))
+		assert.NoError(t, w.tree.Close(context.Background()), "the others are not finished, and nothing of them is committed")
+		before := w.tree.Stats().StaleAcks
+		assert.ErrorIs(t, kept[2].Ack(), ErrStale)
+		assert.ErrorIs(t, kept[2].Ack(), ErrStale)
+		assert.ErrorIs(t, kept[4].Nack(nil), ErrStale)
+		assert.NoError(t, kept[0].Ack())
+		assert.Equal(t, before+3, w.tree.Stats().StaleAcks)
+		assert.Equal(t, int64(2), w.c.committedAt(at(0)))
+	})
+}
+
+func TestParallel_ConcurrencyBoundsPoolsAndPartitionsTogether(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 3, 60)
+		w.c.topic("refunds", 3, 60)
+		w.settings.Concurrency = 3
+		var mu sync.Mutex
+		now, most, done := 0, 0, 0
+		handle := func(_ context.Context, r *kafka.Record) error {
+			mu.Lock()
+			now++
+			most = max(most, now)
+			mu.Unlock()
+			time.Sleep(5 * time.Millisecond)
+			mu.Lock()
+			now--
+			done++
+			mu.Unlock()
+			return nil
+		}
+		reg := &w.settings.Registrations[0]
+		reg.Order, reg.Workers, reg.Record = OrderNone, 10, handle
+		other := *reg
+		other.Topics, other.Order = []string{"refunds"}, OrderPartition
+		w.settings.Registrations = append(w.settings.Registrations, other)
+		w.start()
+		w.sleep(5 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Equal(t, 360, done)
+		assert.Equal(t, 3, most)
+	})
+}
+
+func TestPause_IsExactAndLossless(t *testing.T) {
+	for _, order := range []Order{OrderPartition, OrderKey, OrderNone} {
+		t.Run(order.String(), func(t *testing.T) {
+			inTree(t, func(w *treeWorld) {
+				w.c.topic("orders", 2, 300)
+				reg := &w.settings.Registrations[0]
+				reg.Order, reg.Workers = order, 3
+				var mu sync.Mutex
+				paused := false
+				calls := map[int64]int{}
+				broken := 0
+				reg.Record = func(_ context.Context, r *kafka.Record) error {
+					mu.Lock()
+					if paused {
+						broken++
+					}
+					calls[int64(r.Partition)*1000+r.Offset]++
+					mu.Unlock()
+					time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
+					mu.Lock()
+					defer mu.Unlock()
+					if paused {
+						broken++
+					}
+					return nil
+				}
+				w.start()
+				for range 40 {
+					w.sleep(time.Duration(5+rand.IntN(10)) * time.Millisecond)
+					assert.NoError(t, w.tree.Pause(context.Background(), nil))
+					mu.Lock()
+					paused = true
+					mu.Unlock()
+					w.sleep(50 * time.Millisecond)
+					mu.Lock()
+					paused = false
+					mu.Unlock()
+					assert.NoError(t, w.tree.Resume(context.Background(), nil))
+				}
+				w.sleep(5 * time.Second)
+				mu.Lock()
+				defer mu.Unlock()
+				assert.Zero(t, broken, "nothing runs while paused")
+				assert.Len(t, calls, 600)
+				for id, n := range calls {
+					assert.Equal(t, 1, n, "record %d", id)
+				}
+				assert.Equal(t, int64(300), w.c.committedAt(at(0)))
+			})
+		})
+	}
+}
+
+func TestPause_HoldsForPartitionsThatComeLater(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 2, 10)
+		w.tree = nil
+		w.start()
+		assert.NoError(t, w.tree.Pause(context.Background(), []kafka.TopicPartition{at(1)}))
+		w.sleep(2 * time.Second)
+		assert.Len(t, w.offsets(at(0)), 10)
+		assert.Empty(t, w.offsets(at(1)))
+		assert.Equal(t, []string{"user"}, w.tree.Stats().Partitions[1].PauseReasons)
+		assert.NoError(t, w.tree.Healthy(), "a pause is wanted")
+		assert.NoError(t, w.tree.Resume(context.Background(), []kafka.TopicPartition{at(1)}))
+		w.sleep(time.Second)
+		assert.Len(t, w.offsets(at(1)), 10)
+		assert.ErrorIs(t, w.tree.Pause(context.Background(), []kafka.TopicPartition{{Topic: "other"}}), ErrNotSubscribed)
+	})
+}
+
+func TestBatch_MaxWaitFillsABatchAndNoLonger(t *testing.T) {
+	for _, order := range []Order{OrderPartition, OrderNone} {
+		t.Run(order.String(), func(t *testing.T) {
+			inTree(t, func(w *treeWorld) {
+				w.c.topic("orders", 1, 0)
+				reg := &w.settings.Registrations[0]
+				reg.Order, reg.Workers, reg.MaxRecords, reg.MaxWait = order, 2, 10, time.Second
+				var mu sync.Mutex
+				var sizes []int
+				var times []time.Duration
+				begin := time.Now()
+				reg.Record, reg.Batch = nil, func(_ context.Context, records []kafka.Record) error {
+					mu.Lock()
+					defer mu.Unlock()
+					sizes = append(sizes, len(records))
+					times = append(times, time.Since(begin).Round(100*time.Millisecond))
+					return nil
+				}
+				w.start()
+				w.sleep(2 * time.Second)
+				for range 12 { // ten fill a batch at once, two wait
+					w.c.produce(at(0), 1)
+					w.sleep(20 * time.Millisecond)
+				}
+				w.sleep(3 * time.Second)
+				mu.Lock()
+				defer mu.Unlock()
+				assert.Equal(t, []int{10, 2}, sizes)
+				if assert.Len(t, times, 2) {
+					assert.Equal(t, 2200*time.Millisecond, times[0])
+					assert.Equal(t, 3200*time.Millisecond, times[1])
+				}
+				assert.Equal(t, int64(12), w.c.committedAt(at(0)))
+			})
+		})
+	}
+}

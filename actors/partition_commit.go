@@ -1,0 +1,142 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
+
+	"github.com/troupego/troupe/commit"
+	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// errForeignMetadata is why metadata is ignored that another program wrote.
+var errForeignMetadata = errors.New("troupe: the metadata of the committed offset is not Troupe's")
+
+// metadata is what goes along with a committed offset: which incarnation of the topic it is of, and, when it is wanted, what
+// is finished beyond it.
+func (p *partition) metadata(offset int64) string {
+	if offset == p.startedAt && p.tracker.FinishedBeyond() == 0 && !p.finishedBefore.Empty() {
+		return p.startedWith // nothing of what it says has come by yet
+	}
+	m := commit.Metadata{TopicID: p.intake.leader.topicID}
+	if p.shared.settings.OffsetMap && p.intake.rewind == nil {
+		m.Map = p.tracker.Map()
+	}
+	text, _ := m.Encode(offset, commit.DefaultMetadataLimit) // a map that does not fit is left out; the offset goes all the same
+	return text
+}
+
+// mapDue reports whether a map may be offered now though the offset has not moved: making one takes time, and it is not
+// committed more often than this anyway.
+func (p *partition) mapDue() bool {
+	if p.mapAlarm.set {
+		return false
+	}
+	p.mapAlarm.setAt(p.shared.sys, p.self, time.Now().Add(commit.DefaultMapSpacing), true)
+	return true
+}
+
+// adoptMap takes over what the commit's metadata says of finished records. Whatever is not clearly ours and of this very
+// commit is ignored: it could at most save duplicates.
+func (p *partition) adoptMap(m *startDecided) {
+	if m.metadata == "" || m.committed < 0 {
+		return
+	}
+	parsed, err := commit.ParseMetadata(m.metadata, m.committed)
+	if err != nil || parsed.Foreign {
+		if err == nil {
+			err = errForeignMetadata
+		}
+		p.shared.observe(event.MetadataIgnored{Member: p.shared.member(), TopicPartition: p.tp, Offset: m.committed, Err: err})
+		p.shared.logger.Warn("metadata of the committed offset ignored", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
+			zap.Int64("offset", m.committed), zap.Error(err))
+		return
+	}
+	if p.shared.settings.OffsetMap {
+		p.finishedBefore, p.startedAt, p.startedWith = parsed.Map, m.committed, m.metadata
+	}
+}
+
+// skipFinished acknowledges the records that the offset map says are finished, and returns the others.
+func (p *partition) skipFinished(ctx actor.Context, records []kafka.Record) []kafka.Record {
+	kept := records[:0]
+	skipped := 0
+	for i := range records {
+		if p.finishedBefore.Finished(records[i].Offset, records[i].LeaderEpoch) {
+			p.tracker.Ack(records[i].Offset)
+			skipped++
+			continue
+		}
+		kept = append(kept, records[i])
+	}
+	if skipped > 0 {
+		p.cell.acked.Add(uint64(skipped))
+		p.offer(ctx)
+	}
+	return kept
+}
+
+// look has the watch look at the committable offset, and reports one that stands still.
+func (p *partition) look() {
+	if p.tracker == nil || !p.machine.CanDeliver() {
+		p.watchAlarm.stop()
+		p.cell.blocked.Store(nil)
+		return
+	}
+	finished := p.tracker.FinishedBeyond()
+	if _, standing := p.watch.Blocked(); finished == 0 && !standing && !p.watchAlarm.set {
+		return // the usual case, without a look at the clock
+	}
+	now := time.Now()
+	blocked, told := p.watch.Observe(now, p.tracker.Committable(), finished, p.shared.board.rounds.Load())
+	at, wanted := p.watch.Deadline()
+	p.watchAlarm.setAt(p.shared.sys, p.self, at, wanted)
+	if !told {
+		if _, standing := p.watch.Blocked(); !standing {
+			p.cell.blocked.Store(nil)
+		}
+		return
+	}
+	lane, attempt, how := p.heldUp()
+	p.cell.blocked.Store(&BlockedCommit{
+		Offset: blocked.Offset, Since: blocked.Since, Lane: lane, Handler: how, Attempt: attempt, Finished: finished,
+	})
+	p.shared.observe(event.CommitBlocked{
+		Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch, Offset: blocked.Offset, Lane: lane, Handler: how, Attempt: attempt,
+		Age: blocked.Age, Rounds: blocked.Rounds, Finished: finished,
+	})
+	p.shared.logger.Warn("commit stands still", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
+		zap.Int64("offset", blocked.Offset), zap.String("handler", how), zap.Duration("age", blocked.Age), zap.Int("finished", finished))
+}
+
+// commitWanted: Tree.Commit -> partition: commit what is finished now. Answered through the waiter.
+type commitWanted struct {
+	silent
+	waiter   *waiter
+	deadline time.Time
+}
+
+func (p *partition) commitWanted(ctx actor.Context, m *commitWanted) {
+	if p.tracker == nil || p.committer == nil || p.orphaned || !p.machine.CanCommit() {
+		m.waiter.one(nil) // nothing of it can be committed now, or it is being committed for good
+		return
+	}
+	p.collect()
+	p.offer(ctx)
+	p.flushID++
+	p.commits[p.flushID] = m.waiter
+	ctx.Send(p.committer, &flushWanted{id: p.flushID, tp: p.tp, epoch: p.epoch, deadline: m.deadline, from: p.self})
+}
+
+// Commit commits what is finished, of all partitions, and waits for the answer; see api.Consumer.Commit.
+func (t *Tree) Commit(ctx context.Context) error {
+	deadline := time.Now().Add(t.shared.settings.CloseTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	return t.await(ctx, t.tell(func(*cell) bool { return true }, func(w *waiter) any { return &commitWanted{waiter: w, deadline: deadline} }))
+}

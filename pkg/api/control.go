@@ -1,0 +1,31 @@
+package api
+
+import (
+	"context"
+
+	"github.com/troupego/troupe/pkg/kafka"
+)
+
+// Pause stops the delivery of partitions, of all when none is named, and returns when no record of them can begin and no
+// call of a handler runs on them any more, or when ctx ends: then the pause holds all the same, and the error says so. What
+// was handed to an actor or an asynchronous handler before may still be acknowledged. Inside of a handler it does not wait.
+//
+// Nothing is lost by it: records that were fetched are kept and delivered in order after [Consumer.Resume], none twice.
+// Heartbeats, fetching up to what may be kept, and commits go on. A pause holds for as long as the consumer lives, also for
+// partitions that it does not own yet, or owns again. A topic without a handler here is an error wrapping
+// actors.ErrNotSubscribed. (Java: KafkaConsumer.pause.)
+func (c *Consumer) Pause(ctx context.Context, partitions ...kafka.TopicPartition) error {
+	return c.tree.Pause(ctx, partitions)
+}
+
+// Resume ends the pause of partitions, of all when none is named. Other reasons for not delivering (see
+// actors.PartitionStats.PauseReasons) are not touched.
+func (c *Consumer) Resume(ctx context.Context, partitions ...kafka.TopicPartition) error {
+	return c.tree.Resume(ctx, partitions)
+}
+
+// Commit commits what is finished now, of every partition owned, without waiting for the commit strategy, and returns when
+// the coordinator has confirmed it, or ctx or Config.CloseTimeout has ended. With nothing to commit, or under
+// commit.Manual(), it returns nil at once. The error is a *commit.FlushError of one of the partitions that failed. What it
+// could not commit stays due.
+func (c *Consumer) Commit(ctx context.Context) error { return c.tree.Commit(ctx) }
