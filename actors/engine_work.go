@@ -3,6 +3,7 @@ package actors
 import (
 	"context"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -122,25 +123,31 @@ func (e *engine) goexit(w *poolWorker) {
 // halted reports whether no further record may begin.
 func (e *engine) halted() bool { return e.stopped.Load() || e.paused.Load() }
 
-// claimContext is the context of one call: the engine's, and what it is about.
+// claimContext is the context of the calls over one claim: the engine's, and what is worked on.
 type claimContext struct {
 	context.Context
-	engine  *engine
+	engine *engine
+	// record is the one that is worked on; records are those of a batch.
+	record  atomic.Pointer[kafka.Record]
 	records []kafka.Record
-	attempt int
+	attempt atomic.Int64
 }
 
 // Value implements context.Context.
 func (c *claimContext) Value(key any) any {
 	if key == (deliveryKey{}) {
-		return c.engine.describe(c)
+		return c.describe()
 	}
 	return c.Context.Value(key)
 }
 
 // describe is what DeliveryFrom returns for a call: it tells what is worked on. Acknowledging through it means nothing.
-func (e *engine) describe(c *claimContext) *Delivery {
-	d := newDelivery(e.tp, e.epoch, c.records, c.attempt, &e.shared.board.stale)
+func (c *claimContext) describe() *Delivery {
+	e, records := c.engine, c.records
+	if record := c.record.Load(); record != nil {
+		records = []kafka.Record{*record}
+	}
+	d := newDelivery(e.tp, e.epoch, records, int(c.attempt.Load()), &e.shared.board.stale)
 	d.ctx, d.notify = c, func() {}
 	return d
 }
@@ -158,6 +165,11 @@ func (e *engine) handle(w *poolWorker) {
 }
 
 func (e *engine) handleRecords(w *poolWorker) {
+	defer func() {
+		if v := recover(); v != nil {
+			w.failure = e.panicked(w, v)
+		}
+	}()
 	ctx := &claimContext{Context: e.ctx, engine: e}
 	w.pace.restart()
 	for i := range w.claimed {
@@ -168,14 +180,11 @@ func (e *engine) handleRecords(w *poolWorker) {
 		if e.halted() {
 			return
 		}
-		if i > 0 {
-			w.call.offset.Store(c.Record.Offset)
-			if c.Attempt != ctx.attempt {
-				ctx = &claimContext{Context: e.ctx, engine: e}
-			}
-		}
-		ctx.attempt = c.Attempt
-		if w.failure = e.guard(w, func() error { return e.reg.Record(ctx, c.Record) }); w.failure != nil {
+		w.call.offset.Store(c.Record.Offset)
+		ctx.record.Store(c.Record)
+		ctx.attempt.Store(int64(c.Attempt))
+		if err := e.reg.Record(ctx, c.Record); err != nil {
+			w.failure = &HandlerError{TopicPartition: e.tp, Offset: w.call.offset.Load(), Err: err}
 			return
 		}
 		w.done++
@@ -189,7 +198,8 @@ func (e *engine) handleBatch(w *poolWorker) {
 		records[i] = *w.claimed[i].Record
 		attempt = max(attempt, w.claimed[i].Attempt)
 	}
-	ctx := &claimContext{Context: e.ctx, engine: e, records: records, attempt: attempt}
+	ctx := &claimContext{Context: e.ctx, engine: e, records: records}
+	ctx.attempt.Store(int64(attempt))
 	e.shared.session.hold(e.ctx)
 	if e.halted() {
 		return
@@ -211,7 +221,9 @@ func (e *engine) handleAsync(w *poolWorker) {
 		}
 		w.call.offset.Store(c.Record.Offset)
 		d := &RecordDelivery{record: c.Record, offset: c.Record.Offset, tp: e.tp, epoch: e.epoch, attempt: c.Attempt, engine: e, seq: c.Seq}
-		ctx := &claimContext{Context: e.ctx, engine: e, attempt: c.Attempt}
+		ctx := &claimContext{Context: e.ctx, engine: e}
+		ctx.record.Store(c.Record)
+		ctx.attempt.Store(int64(c.Attempt))
 		if failure := e.guard(w, func() error { e.reg.Async(ctx, d); return nil }); failure != nil {
 			_ = d.settle(failure) // a stale one is counted
 		}
@@ -223,15 +235,21 @@ func (e *engine) handleAsync(w *poolWorker) {
 func (e *engine) guard(w *poolWorker, function func() error) (failure *HandlerError) {
 	defer func() {
 		if v := recover(); v != nil {
-			failure = &HandlerError{TopicPartition: e.tp, Offset: w.call.offset.Load(), Panic: true, Err: panicError(v)}
-			e.shared.logger.Error("handler panicked", zap.String("topic", e.tp.Topic), zap.Int32("partition", e.tp.Partition),
-				zap.Int64("offset", failure.Offset), zap.ByteString("stack", debug.Stack()))
+			failure = e.panicked(w, v)
 		}
 	}()
 	if err := function(); err != nil {
 		return &HandlerError{TopicPartition: e.tp, Offset: w.call.offset.Load(), Err: err}
 	}
 	return nil
+}
+
+// panicked turns what a handler panicked with into a failure. It is called while the panic is recovered from.
+func (e *engine) panicked(w *poolWorker, value any) *HandlerError {
+	failure := &HandlerError{TopicPartition: e.tp, Offset: w.call.offset.Load(), Panic: true, Err: panicError(value)}
+	e.shared.logger.Error("handler panicked", zap.String("topic", e.tp.Topic), zap.Int32("partition", e.tp.Partition),
+		zap.Int64("offset", failure.Offset), zap.ByteString("stack", debug.Stack()))
+	return failure
 }
 
 // hand claims up to MaxRecords for the user's actor, as a delivery that settles each record with the engine.

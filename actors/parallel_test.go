@@ -560,3 +560,69 @@ func TestBatch_MaxWaitFillsABatchAndNoLonger(t *testing.T) {
 		})
 	}
 }
+
+func TestParallel_ANewOwnershipWaitsForTheCallsOfTheOldOne(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 1, 6)
+		reg := &w.settings.Registrations[0]
+		reg.Order, reg.Workers, reg.KeyFunc = OrderKey, 8, keyOfTest
+		l := newKeyLedger(true)
+		release := make(chan struct{})
+		var once sync.Once
+		reg.Record = func(_ context.Context, r *kafka.Record) error {
+			l.begin(r)
+			defer l.end(r, true)
+			if r.Offset == 3 {
+				once.Do(func() { <-release })
+			}
+			return nil
+		}
+		w.start()
+		w.sleep(time.Second)
+		w.c.with(func() { w.c.rebalancing = true })
+		w.sleep(30 * time.Second)
+		assert.NotEmpty(t, eventsOf[event.HandlerAbandoned](w), "the old call is not waited for beyond the drain")
+		visits := l.visits["orders-0@3"]
+		assert.Equal(t, 1, visits, "nothing of the new ownership begins while a call of the old one runs")
+		close(release)
+		w.sleep(5 * time.Second)
+		assert.Equal(t, 2, l.visits["orders-0@3"])
+		assert.Empty(t, l.wrong)
+		assert.Equal(t, int64(6), w.c.committedAt(at(0)))
+		assert.NotEmpty(t, eventsOf[event.HandlerReturned](w))
+	})
+}
+
+func TestParallel_AContextKnowsItsRecordAndAttempt(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 1, 5)
+		reg := &w.settings.Registrations[0]
+		reg.Order, reg.Workers = OrderNone, 2
+		var mu sync.Mutex
+		attempts := map[int64][]int{}
+		reg.Record = func(ctx context.Context, r *kafka.Record) error {
+			d := DeliveryFrom(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			assert.Equal(t, r.Offset, d.Records()[0].Offset)
+			assert.Equal(t, at(0), d.TopicPartition())
+			assert.True(t, w.tree.InHandler(ctx))
+			attempts[r.Offset] = append(attempts[r.Offset], d.Attempt())
+			if r.Offset == 2 && len(attempts[2]) < 3 {
+				return errors.New("not yet")
+			}
+			return nil
+		}
+		w.start()
+		w.sleep(10 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Equal(t, []int{1, 2, 3}, attempts[2])
+		assert.Equal(t, []int{1}, attempts[1])
+		failed := eventsOf[event.HandlerFailed](w)
+		if assert.Len(t, failed, 2) {
+			assert.Equal(t, []int{1, 2}, []int{failed[0].Attempt, failed[1].Attempt})
+		}
+		assert.Equal(t, uint64(2), w.tree.Stats().Partitions[0].Restarts)
+	})
+}
