@@ -161,9 +161,7 @@ func (p *partition) engineSignaled(ctx actor.Context, m *engineSignal) {
 	}
 	state := e.collect(p.tracker, p.recovered)
 	p.took(ctx, state.fresh, state.freed)
-	for i := range state.failures {
-		p.laneFailed(ctx, &state.failures[i])
-	}
+	p.lanesFailed(ctx, state.failures)
 	if p.busy && !state.busy {
 		p.busy = false
 		p.feed(ctx, rebalance.DeliveryEnded{})
@@ -207,28 +205,37 @@ func (p *partition) recovered(seq uint64) {
 	}
 }
 
-// laneFailed sets the next try of a record that failed, as its own budget says. Only its lane waits.
-func (p *partition) laneFailed(ctx actor.Context, f *laneFailure) {
+// lanesFailed sets the next try of records that failed, as the budget of each says. Only their lanes wait. The keys of one
+// batch failed together: they are told once, and come again together.
+func (p *partition) lanesFailed(ctx actor.Context, failures []laneFailure) {
 	if !p.machine.CanDeliver() {
 		return
 	}
-	r := p.retries[f.seq]
-	if r == nil {
-		r = &retry{budget: supervisor.NewBudget(p.registration.Restart, p.shared.settings.Seed^f.seq), lane: f.lane}
-		if p.retries == nil {
-			p.retries = make(map[uint64]*retry)
-		}
-		p.retries[f.seq] = r
-	}
 	now := time.Now()
-	decision := r.budget.Fail(now)
-	if decision.Action == supervisor.Probe && decision.Spent {
-		p.probing++
+	var last *HandlerError
+	var decision supervisor.Decision
+	for i := range failures {
+		f := &failures[i]
+		r := p.retries[f.seq]
+		if r == nil {
+			r = &retry{budget: supervisor.NewBudget(p.registration.Restart, p.shared.settings.Seed^f.seq), lane: f.lane}
+			if p.retries == nil {
+				p.retries = make(map[uint64]*retry)
+			}
+			p.retries[f.seq] = r
+		}
+		own := r.budget.Fail(now)
+		if own.Action == supervisor.Probe && own.Spent {
+			p.probing++
+		}
+		if f.err != last || own.Action == supervisor.Stop {
+			last, decision = f.err, own
+			p.handler.restarts++
+			p.cell.restarts.Add(1)
+			p.failedAt(ctx, f.err, own, f.attempt, f.lane)
+		}
+		r.due, r.waiting = now.Add(decision.After), decision.Action != supervisor.Stop
 	}
-	p.handler.restarts++
-	p.cell.restarts.Add(1)
-	p.failedAt(ctx, f.err, decision, f.attempt, f.lane)
-	r.due, r.waiting = now.Add(decision.After), decision.Action != supervisor.Stop
 	p.retryAlarm()
 }
 
