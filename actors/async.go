@@ -22,12 +22,16 @@ type RecordDelivery struct {
 	engine   *engine
 	seq      uint64
 	verdict  atomic.Int32
+	// cause is that of the refusal, set before the verdict is.
+	cause atomic.Pointer[HandlerError]
 }
 
-// The verdict of a record that an engine has.
+// The verdict of a record that an engine has: taken while it is being given.
 const (
 	verdictOpen int32 = iota
-	verdictGiven
+	verdictTaken
+	verdictAcked
+	verdictRefused
 	verdictStale
 )
 
@@ -77,17 +81,38 @@ func (d *RecordDelivery) settle(failure *HandlerError) error {
 		}
 		return d.delivery.Nack(d.offset, failure.Err)
 	}
-	if !d.verdict.CompareAndSwap(verdictOpen, verdictGiven) {
+	if !d.verdict.CompareAndSwap(verdictOpen, verdictTaken) {
 		if d.verdict.Load() == verdictStale {
 			d.engine.shared.board.stale.Add(1)
 			return ErrStale
 		}
 		return nil
 	}
-	err := d.engine.settleOne(d.seq, d.attempt, failure)
-	if err != nil {
+	if err := d.engine.settleOne(d.seq, d.attempt, failure); err != nil {
 		d.verdict.Store(verdictStale)
 		d.engine.shared.board.stale.Add(1)
+		return err
 	}
-	return err
+	if failure != nil {
+		d.cause.Store(failure)
+		d.verdict.Store(verdictRefused)
+	} else {
+		d.verdict.Store(verdictAcked)
+	}
+	return nil
+}
+
+// Verdict returns what was said about the record, and why when it was refused. It is for tests and for handlers that want
+// to know what is left; a record whose acknowledgment was stale is open.
+func (d *RecordDelivery) Verdict() (Verdict, error) {
+	if d.engine == nil {
+		return d.delivery.Verdict(d.offset)
+	}
+	switch d.verdict.Load() {
+	case verdictAcked:
+		return VerdictAcked, nil
+	case verdictRefused:
+		return VerdictRefused, d.cause.Load().Err
+	}
+	return VerdictOpen, nil
 }

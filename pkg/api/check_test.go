@@ -11,6 +11,7 @@ import (
 
 	"github.com/IBM/sarama"
 
+	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
 	"github.com/troupego/troupe/supervisor"
@@ -71,6 +72,9 @@ func TestEachRuleOfConfigNamesFieldValueAndBound(t *testing.T) {
 		{"client id", func(c *Config) { c.ClientID = name }, Problem{"ClientID", cut, "at most 32767 bytes"}},
 		{"rack", func(c *Config) { c.Rack = name }, Problem{"Rack", cut, "at most 32767 bytes"}},
 
+		{"strategy", func(c *Config) { c.CommitStrategy = commit.EveryRecords(0) }, Problem{"CommitStrategy", "EveryRecords with n = 0", "at least 1"}},
+		{"strategy's time", func(c *Config) { c.CommitStrategy = commit.Every(-time.Second) }, Problem{"CommitStrategy", "Every with d = -1s", "more than 0s"}},
+		{"blocked", func(c *Config) { c.BlockedAfter = -time.Second }, Problem{"BlockedAfter", "-1s", times}},
 		{"negative session", func(c *Config) { c.SessionTimeout = -time.Second }, Problem{"SessionTimeout", "-1s", times}},
 		{"session over " + tooLong, func(c *Config) { c.SessionTimeout = long }, Problem{"SessionTimeout", "600h0m0s", times}},
 		{"session under a millisecond", func(c *Config) { c.SessionTimeout = time.Microsecond }, Problem{"SessionTimeout", "1µs", times}},
@@ -183,6 +187,16 @@ func TestEachRuleOfRegistrationsAndOptionsNamesFieldValueAndBound(t *testing.T) 
 		{"nil middleware", parts(Handle("a", nothing, Use(pass, nil))), Problem{`Handle("a").Use[1]`, "nil", "a middleware"}},
 		{"middleware without a handler", parts(HandleBatch("a", nothingBatch, UseBatch(func(BatchHandler) BatchHandler { return nil }))),
 			Problem{`HandleBatch("a").UseBatch[0]`, "nil", "a middleware that returns a handler"}},
+		{"nil async handler", parts(HandleAsync("a", nil)), Problem{`HandleAsync("a").handler`, "nil", "a function"}},
+		{"no workers", parts(Handle("a", nothing, KeyOrder(0))), Problem{`Handle("a").KeyOrder`, "0", "at least 1 worker"}},
+		{"fewer workers than none", parts(HandleBatch("a", nothingBatch, Unordered(-3))),
+			Problem{`HandleBatch("a").Unordered`, "-3", "at least 1 worker"}},
+		{"nil ordering key", parts(Handle("a", nothing, KeyOrder(1), OrderBy(nil))), Problem{`Handle("a").OrderBy`, "nil", "a function"}},
+		{"ordering key without key order", parts(Handle("a", nothing, Unordered(1), OrderBy(func(*kafka.Record) []byte { return nil }))),
+			Problem{`Handle("a").OrderBy`, "", "KeyOrder beside it"}},
+		{"negative wait", parts(HandleBatch("a", nothingBatch, MaxWait(-time.Second))),
+			Problem{`HandleBatch("a").MaxWait`, "-1s", "from 0 to " + maxDuration.String()}},
+		{"nil positions", parts(Handle("a", nothing), WithPositions(nil)), Problem{"WithPositions", "", "a function"}},
 		{"nil part", parts(Handle("a", nothing), nil), Problem{"parts[1]", "nil", "a registration or an option"}},
 		{"nil observer", parts(Handle("a", nothing), WithObserver(nil)), Problem{"WithObserver", "", "a function"}},
 		{"nil dialer", parts(Handle("a", nothing), WithDialer(nil)), Problem{"WithDialer", "", "a function"}},

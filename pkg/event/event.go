@@ -170,9 +170,9 @@ type PartitionPaused struct {
 	Epoch          kafka.AssignmentEpoch
 	Offset         int64
 	// Lane is as in HandlerFailed.
-	Lane uint64
-	Err  error
-	ProbeIn        time.Duration
+	Lane    uint64
+	Err     error
+	ProbeIn time.Duration
 }
 
 // PartitionResumed: a paused partition's handler succeeded again.
