@@ -83,14 +83,15 @@ func (d *RecordDelivery) settle(failure *HandlerError) error {
 	}
 	if !d.verdict.CompareAndSwap(verdictOpen, verdictTaken) {
 		if d.verdict.Load() == verdictStale {
-			d.engine.shared.board.stale.Add(1)
+			d.engine.shared.board.acks.stale.Add(1)
 			return ErrStale
 		}
+		d.engine.shared.board.acks.repeated.Add(1)
 		return nil
 	}
 	if err := d.engine.settleOne(d.seq, d.attempt, failure); err != nil {
 		d.verdict.Store(verdictStale)
-		d.engine.shared.board.stale.Add(1)
+		d.engine.shared.board.acks.stale.Add(1)
 		return err
 	}
 	if failure != nil {

@@ -18,7 +18,7 @@ import (
 
 // board is where the actors publish what Stats, Healthy and WaitJoined read. Readers never wait for an actor.
 type board struct {
-	stale         atomic.Uint64
+	acks          ackCounts
 	staleMessages atomic.Uint64
 	// rounds counts the commit rounds sent.
 	rounds atomic.Uint64
@@ -41,6 +41,9 @@ type board struct {
 	troubles, told uint64
 	changed        chan struct{}
 }
+
+// ackCounts counts acknowledgments that changed nothing.
+type ackCounts struct{ stale, repeated, foreign atomic.Uint64 }
 
 func newBoard(groupID string) *board {
 	return &board{groupID: groupID, generation: kafka.NoGeneration, cells: make(map[kafka.TopicPartition]*cell), changed: make(chan struct{})}
@@ -228,7 +231,8 @@ func (b *board) stats() Stats {
 	s := Stats{
 		GroupID: b.groupID, MemberID: b.memberID, Generation: b.generation, State: b.state.String(), Coordinator: b.link.String(),
 		Leader: b.leader, LastHeartbeat: b.lastHeartbeat, Rebalances: b.rebalances,
-		StaleAcks: b.stale.Load(), StaleMessages: b.staleMessages.Load(), MissingTopics: slices.Clone(b.missingTopics),
+		StaleAcks: b.acks.stale.Load(), RepeatedAcks: b.acks.repeated.Load(), ForeignAcks: b.acks.foreign.Load(),
+		StaleMessages: b.staleMessages.Load(), MissingTopics: slices.Clone(b.missingTopics),
 	}
 	for _, c := range b.sortedCells() {
 		s.Partitions = append(s.Partitions, c.stats())

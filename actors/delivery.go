@@ -54,7 +54,7 @@ type Delivery struct {
 	// armed lets one acknowledgment send a signal; the partition arms it again when it can use another one.
 	armed  atomic.Bool
 	notify func()
-	stale  *atomic.Uint64
+	counts *ackCounts
 
 	mu    sync.Mutex
 	nacks map[int]error
@@ -91,9 +91,9 @@ const (
 	deliveryCutOff
 )
 
-func newDelivery(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, records []kafka.Record, attempt int, stale *atomic.Uint64) *Delivery {
+func newDelivery(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, records []kafka.Record, attempt int, counts *ackCounts) *Delivery {
 	d := &Delivery{
-		tp: tp, epoch: epoch, attempt: attempt, records: records, count: len(records), stale: stale, started: time.Now(),
+		tp: tp, epoch: epoch, attempt: attempt, records: records, count: len(records), counts: counts, started: time.Now(),
 	}
 	if last := len(records) - 1; last >= 0 {
 		d.first = records[0].Offset
@@ -141,14 +141,13 @@ func (d *Delivery) Attempt() int {
 
 // Ack acknowledges the record at offset: it is finished and may be committed. Acknowledging again does nothing.
 func (d *Delivery) Ack(offset int64) error {
-	i, ok := d.index(offset)
-	if !ok {
-		return ErrNotInDelivery
+	i, err := d.place(offset)
+	if err != nil || i < 0 {
+		return err
 	}
-	if d.over() {
-		return d.late()
-	}
-	return d.settle(d.ackIndex(i))
+	fresh := d.ackIndex(i)
+	d.counts.repeated.Add(uint64(1 - fresh))
+	return d.settle(fresh)
 }
 
 // AckUpTo acknowledges every record of the delivery up to and including offset.
@@ -181,14 +180,12 @@ func (d *Delivery) offset(i int) int64 {
 // delivery is acknowledged or refused as well. It counts against the restart budget. A record that is acknowledged
 // already stays so.
 func (d *Delivery) Nack(offset int64, cause error) error {
-	i, ok := d.index(offset)
-	if !ok {
-		return ErrNotInDelivery
-	}
-	if d.over() {
-		return d.late()
+	i, err := d.place(offset)
+	if err != nil || i < 0 {
+		return err
 	}
 	if !d.claim(i) {
+		d.counts.repeated.Add(1)
 		return nil
 	}
 	if cause == nil {
@@ -205,6 +202,23 @@ func (d *Delivery) Nack(offset int64, cause error) error {
 		_ = d.engine.settleOne(c.Seq, c.Attempt, &HandlerError{TopicPartition: d.tp, Offset: offset, Err: cause}) // settle says it
 	}
 	return d.settle(1)
+}
+
+// place finds a record that may get a verdict. It returns -1 without an error when every record has its verdict already.
+func (d *Delivery) place(offset int64) (int, error) {
+	i, ok := d.index(offset)
+	if !ok {
+		d.counts.foreign.Add(1)
+		return -1, ErrNotInDelivery
+	}
+	if !d.over() {
+		return i, nil
+	}
+	err := d.late()
+	if err == nil {
+		d.counts.repeated.Add(1)
+	}
+	return -1, err
 }
 
 // claim gives a record its verdict's owner; the first caller wins.
@@ -246,7 +260,7 @@ func (d *Delivery) late() error {
 	if d.ending.Load() == deliveryComplete {
 		return nil
 	}
-	d.stale.Add(1)
+	d.counts.stale.Add(1)
 	return ErrStale
 }
 

@@ -23,7 +23,7 @@ func deliveryOf(offsets ...int64) (d *Delivery, tracker *commit.Tracker, signals
 	for i, o := range offsets {
 		records[i] = kafka.Record{Topic: "orders", Offset: o}
 	}
-	d = newDelivery(at(0), 1, records, 1, new(atomic.Uint64))
+	d = newDelivery(at(0), 1, records, 1, new(ackCounts))
 	signals = new(atomic.Int64)
 	d.notify = func() { signals.Add(1) }
 	tracker = commit.NewTracker(offsets[0])
@@ -63,6 +63,7 @@ func TestDelivery_HolesAreNotInIt(t *testing.T) {
 		assert.ErrorIs(t, d.Ack(hole), ErrNotInDelivery)
 		assert.ErrorIs(t, d.Nack(hole, errTest), ErrNotInDelivery)
 	}
+	assert.Equal(t, uint64(18), d.counts.foreign.Load())
 	assert.NoError(t, d.AckUpTo(100), "up to a hole means up to the record before it")
 	assert.Equal(t, 4, d.collect(tracker))
 	assert.Equal(t, int64(200), tracker.Committable())
@@ -78,7 +79,7 @@ func TestDelivery_AfterItsEndEveryVerdictIsStaleAndCounted(t *testing.T) {
 	assert.ErrorIs(t, d.AckAll(), ErrStale)
 	assert.ErrorIs(t, d.Nack(2, errTest), ErrStale)
 	assert.ErrorIs(t, d.Ack(5), ErrNotInDelivery)
-	assert.Equal(t, uint64(4), d.stale.Load())
+	assert.Equal(t, uint64(4), d.counts.stale.Load())
 	assert.Equal(t, d, DeliveryFrom(d.Context()))
 	assert.Nil(t, DeliveryFrom(context.Background()))
 }

@@ -83,7 +83,7 @@ func (e *engine) settleLocked(w *poolWorker, now time.Time) {
 	}
 	if e.ended {
 		if w.done > 0 {
-			e.shared.board.stale.Add(uint64(w.done))
+			e.shared.board.acks.stale.Add(uint64(w.done))
 		}
 		return
 	}
@@ -147,7 +147,7 @@ func (c *claimContext) describe() *Delivery {
 	if record := c.record.Load(); record != nil {
 		records = []kafka.Record{*record}
 	}
-	d := newDelivery(e.tp, e.epoch, records, int(c.attempt.Load()), &e.shared.board.stale)
+	d := newDelivery(e.tp, e.epoch, records, int(c.attempt.Load()), &e.shared.board.acks)
 	d.ctx, d.notify = c, func() {}
 	return d
 }
@@ -268,7 +268,7 @@ func (e *engine) hand() *Delivery {
 		records[i] = *claimed[i].Record
 		attempt = max(attempt, claimed[i].Attempt)
 	}
-	d := newDelivery(e.tp, e.epoch, records, attempt, &e.shared.board.stale)
+	d := newDelivery(e.tp, e.epoch, records, attempt, &e.shared.board.acks)
 	d.byActor, d.engine, d.claims = true, e, claimed
 	d.armed.Store(false) // the engine tells the partition; only the last verdict is the delivery's to tell
 	return d

@@ -415,6 +415,7 @@ func TestParallel_AnAckAfterTheEndIsStaleAndCounted(t *testing.T) {
 		assert.ErrorIs(t, kept[4].Nack(nil), ErrStale)
 		assert.NoError(t, kept[0].Ack())
 		assert.Equal(t, before+3, w.tree.Stats().StaleAcks)
+		assert.Equal(t, uint64(7), w.tree.Stats().RepeatedAcks)
 		assert.Equal(t, int64(2), w.c.committedAt(at(0)))
 	})
 }

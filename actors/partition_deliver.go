@@ -211,7 +211,7 @@ func (p *partition) takeFresh(ctx actor.Context, limit int) ([]kafka.Record, []*
 
 func (p *partition) deliver(ctx actor.Context, records []kafka.Record, leases []*buffer.Lease, attempt int) {
 	p.handler.filling = false
-	d := newDelivery(p.tp, p.epoch, records, attempt, &p.shared.board.stale)
+	d := newDelivery(p.tp, p.epoch, records, attempt, &p.shared.board.acks)
 	d.perRecord, d.byActor, d.async, d.leases = p.registration.Record != nil, p.userActor(), p.registration.Async != nil, leases
 	root, self := p.shared.sys.root, p.self
 	d.notify = func() { root.Send(self, &ackSignal{delivery: d}) }

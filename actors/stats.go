@@ -24,6 +24,9 @@ type Stats struct {
 	Rebalances uint64
 	// StaleAcks counts acknowledgments of an ownership or delivery that had ended.
 	StaleAcks uint64
+	// RepeatedAcks counts verdicts on single records that had theirs already, ForeignAcks those on records that their
+	// delivery does not have. Both changed nothing.
+	RepeatedAcks, ForeignAcks uint64
 	// StaleMessages counts messages between actors dropped because their epoch, or the actor they were for, had ended.
 	StaleMessages uint64
 	// MemoryHeld is the bytes of fetched records held.

@@ -142,7 +142,7 @@ func (t *Tree) WaitJoined(ctx context.Context) error {
 // InHandler reports whether ctx is the context of one of this tree's handlers, or derived from it.
 func (t *Tree) InHandler(ctx context.Context) bool {
 	d := DeliveryFrom(ctx)
-	return d != nil && d.stale == &t.shared.board.stale
+	return d != nil && d.counts == &t.shared.board.acks
 }
 
 // StartClose begins to close the tree and returns at once: drain, final commit, leave, all before deadline. Only the first

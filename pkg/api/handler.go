@@ -33,6 +33,8 @@ type BatchHandler func(ctx context.Context, records []kafka.Record) error
 // from any goroutine and in any order. It is called with the records of a delivery one after the other; the next delivery
 // of the partition (or of the key, see [KeyOrder]) comes when every record of this one has its Ack or Nack. A record that
 // was refused comes again. A panic refuses the record. For the context see [Handler]: it lives until the delivery ends.
+// Always give a verdict, also when the context has ended: a record without one holds its partition (or key) and the commit.
+// When the partition comes back to this process, its next handler waits for calls, not for records without a verdict.
 type AsyncHandler func(ctx context.Context, delivery *actors.RecordDelivery)
 
 // Middleware wraps a handler, to do something before and after each record. It is called once, in Spawn; the handler it
