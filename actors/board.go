@@ -92,6 +92,8 @@ type cell struct {
 	blocked atomic.Pointer[BlockedCommit]
 	// offer is the latest offset offered that the committer has not taken.
 	offer atomic.Pointer[commit.Offset]
+	// offered is the message that says so.
+	offered offsetOffered
 	// lost is set by the group the moment that ownership is lost: the partition may be busy and hear of it late.
 	lost atomic.Bool
 	// positionEpoch outlives the partition actor's incarnations, as the committer's view of the epoch does.
@@ -100,10 +102,22 @@ type cell struct {
 
 func newCell(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) *cell {
 	c := &cell{tp: tp, epoch: epoch}
+	c.offered.cell = c
 	for _, offset := range []*atomic.Int64{&c.position, &c.finished, &c.committed, &c.end} {
 		offset.Store(kafka.NoOffset)
 	}
 	return c
+}
+
+// currentOffset is what the gate reports as being worked on.
+func (c *cell) currentOffset() int64 {
+	if d := c.delivery.Load(); d != nil {
+		return d.currentOffset()
+	}
+	if e := c.engine.Load(); e != nil {
+		return e.currentOffset()
+	}
+	return kafka.NoOffset
 }
 
 // lose stops deliveries at once, before the partition has heard that it is lost.

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/asynkron/protoactor-go/actor"
+
 	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/internal/buffer"
 	"github.com/troupego/troupe/pkg/kafka"
@@ -36,7 +38,6 @@ type Delivery struct {
 	count   int
 	offsets []int64
 	ctx     context.Context
-	cancel  context.CancelCauseFunc
 	started time.Time
 
 	// low is the number of leading records that are done, in the way an in-order handler reports. For records settled one
@@ -52,9 +53,12 @@ type Delivery struct {
 	// halted is set when the flow stops for good, suspended by the user's pause.
 	halted, suspended atomic.Bool
 	// armed lets one acknowledgment send a signal; the partition arms it again when it can use another one.
-	armed  atomic.Bool
-	notify func()
-	counts *ackCounts
+	armed atomic.Bool
+	// root and partition are where the signal goes, told is called instead where it is set; with neither nobody is told.
+	root      *actor.RootContext
+	partition *actor.PID
+	told      func()
+	counts    *ackCounts
 
 	mu    sync.Mutex
 	nacks map[int]error
@@ -63,15 +67,62 @@ type Delivery struct {
 	// messages about it, each of which is sent once.
 	bitmaps     [16]atomic.Uint64
 	context     deliveryContext
+	signal      ackSignal
 	toRunner    deliver
 	fromRunner  ran
 	toPartition delivered
 }
 
-// deliveryContext is a delivery's context: it knows its delivery.
+// deliveryContext is a delivery's context: it knows its delivery. The standard context behind it is made when somebody asks
+// for more than that, which most handlers never do.
 type deliveryContext struct {
-	context.Context
 	delivery *Delivery
+	cause    atomic.Pointer[error]
+	inner    atomic.Pointer[innerContext]
+}
+
+type innerContext struct {
+	context.Context
+	cancel context.CancelCauseFunc
+}
+
+// cancel ends the context; the first cause holds.
+func (c *deliveryContext) cancel(cause error) {
+	if !c.cause.CompareAndSwap(nil, &cause) {
+		return
+	}
+	if inner := c.inner.Load(); inner != nil {
+		inner.cancel(cause)
+	}
+}
+
+func (c *deliveryContext) get() *innerContext {
+	if inner := c.inner.Load(); inner != nil {
+		return inner
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	inner := &innerContext{Context: ctx, cancel: cancel}
+	if !c.inner.CompareAndSwap(nil, inner) {
+		inner = c.inner.Load()
+	}
+	if cause := c.cause.Load(); cause != nil { // it ended before, or meanwhile
+		inner.cancel(*cause)
+	}
+	return inner
+}
+
+// Deadline implements context.Context.
+func (c *deliveryContext) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Done implements context.Context.
+func (c *deliveryContext) Done() <-chan struct{} { return c.get().Done() }
+
+// Err implements context.Context.
+func (c *deliveryContext) Err() error {
+	if c.cause.Load() == nil {
+		return nil
+	}
+	return c.get().Err()
 }
 
 // Value implements context.Context.
@@ -79,7 +130,7 @@ func (c *deliveryContext) Value(key any) any {
 	if key == (deliveryKey{}) {
 		return c.delivery
 	}
-	return c.Context.Value(key)
+	return c.get().Value(key)
 }
 
 // How a delivery ended.
@@ -104,9 +155,9 @@ func newDelivery(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, records [
 			}
 		}
 	}
-	base, cancel := context.WithCancelCause(context.Background())
-	d.context = deliveryContext{Context: base, delivery: d}
-	d.ctx, d.cancel = &d.context, cancel
+	d.context.delivery = d
+	d.signal.delivery = d
+	d.ctx = &d.context
 	words := (len(records) + 63) / 64
 	bitmaps := d.bitmaps[:]
 	if 2*words > len(bitmaps) {
@@ -293,6 +344,19 @@ func (d *Delivery) withhold(n int) {
 		}
 	}
 	d.settled.Add(int64(fresh))
+}
+
+// cancel ends the context.
+func (d *Delivery) cancel(cause error) { d.context.cancel(cause) }
+
+// notify tells the partition.
+func (d *Delivery) notify() {
+	switch {
+	case d.told != nil:
+		d.told()
+	case d.partition != nil:
+		d.root.Send(d.partition, &d.signal)
+	}
 }
 
 // rearm lets the next acknowledgment signal again, and signals at once when there was one meanwhile.

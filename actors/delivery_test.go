@@ -25,7 +25,7 @@ func deliveryOf(offsets ...int64) (d *Delivery, tracker *commit.Tracker, signals
 	}
 	d = newDelivery(at(0), 1, records, 1, new(ackCounts))
 	signals = new(atomic.Int64)
-	d.notify = func() { signals.Add(1) }
+	d.told = func() { signals.Add(1) }
 	tracker = commit.NewTracker(offsets[0])
 	if err := tracker.Deliver(records); err != nil {
 		panic(err)
@@ -147,7 +147,7 @@ func TestDelivery_EverySettlementReachesThePartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, tracker, _ := deliveryOf(upTo(0, 300)...)
 		signals := make(chan struct{}, 1000)
-		d.notify = func() { signals <- struct{}{} }
+		d.told = func() { signals <- struct{}{} }
 		for g := range 4 {
 			go func() {
 				for o := range int64(300) {

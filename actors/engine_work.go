@@ -148,7 +148,7 @@ func (c *claimContext) describe() *Delivery {
 		records = []kafka.Record{*record}
 	}
 	d := newDelivery(e.tp, e.epoch, records, int(c.attempt.Load()), &e.shared.board.acks)
-	d.ctx, d.notify = c, func() {}
+	d.ctx = c
 	return d
 }
 

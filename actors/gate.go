@@ -20,10 +20,15 @@ type gates struct {
 	held map[kafka.TopicPartition]*gate
 }
 
+// worked tells the record that a handler works on. It is asked from other goroutines.
+type worked interface{ currentOffset() int64 }
+
+// gate is one partition's place. It is kept when it is free, so that taking it costs nothing.
 type gate struct {
+	busy      bool
 	epoch     kafka.AssignmentEpoch
 	since     time.Time
-	offset    func() int64
+	work      worked
 	abandoned bool
 	onReturn  func()
 	waiting   *actor.PID
@@ -34,15 +39,19 @@ func newGates(sys *system) *gates {
 }
 
 // enter takes the partition's place. If it is taken, waiter gets a placeFree when it is free; only the newest waiter does.
-// offset tells the record being worked on.
-func (g *gates) enter(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, offset func() int64, waiter *actor.PID) bool {
+func (g *gates) enter(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, work worked, waiter *actor.PID) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if held := g.held[tp]; held != nil {
+	held := g.held[tp]
+	switch {
+	case held == nil:
+		held = &gate{}
+		g.held[tp] = held
+	case held.busy:
 		held.waiting = waiter
 		return false
 	}
-	g.held[tp] = &gate{epoch: epoch, since: time.Now(), offset: offset}
+	*held = gate{busy: true, epoch: epoch, since: time.Now(), work: work}
 	return true
 }
 
@@ -50,17 +59,18 @@ func (g *gates) enter(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, offs
 func (g *gates) leave(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) {
 	g.mu.Lock()
 	held := g.held[tp]
-	if held == nil || held.epoch != epoch {
+	if held == nil || !held.busy || held.epoch != epoch {
 		g.mu.Unlock()
 		return
 	}
-	delete(g.held, tp)
+	onReturn, waiting := held.onReturn, held.waiting
+	*held = gate{}
 	g.mu.Unlock()
-	if held.onReturn != nil {
-		held.onReturn()
+	if onReturn != nil {
+		onReturn()
 	}
-	if held.waiting != nil {
-		g.sys.root.Send(held.waiting, &placeFree{})
+	if waiting != nil {
+		g.sys.root.Send(waiting, &placeFree{})
 	}
 }
 
@@ -70,11 +80,11 @@ func (g *gates) abandon(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, on
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	held := g.held[tp]
-	if held == nil || held.epoch != epoch || held.abandoned {
+	if held == nil || !held.busy || held.epoch != epoch || held.abandoned {
 		return 0, 0, false
 	}
 	held.abandoned, held.onReturn = true, onReturn
-	return held.offset(), time.Since(held.since), true
+	return held.work.currentOffset(), time.Since(held.since), true
 }
 
 // running lists the handlers that have not returned, in order.
@@ -83,7 +93,9 @@ func (g *gates) running() []RunningHandler {
 	defer g.mu.Unlock()
 	out := make([]RunningHandler, 0, len(g.held))
 	for tp, held := range g.held {
-		out = append(out, RunningHandler{TopicPartition: tp, Offset: held.offset(), Age: time.Since(held.since)})
+		if held.busy {
+			out = append(out, RunningHandler{TopicPartition: tp, Offset: held.work.currentOffset(), Age: time.Since(held.since)})
+		}
 	}
 	slices.SortFunc(out, func(a, b RunningHandler) int { return a.TopicPartition.Compare(b.TopicPartition) })
 	return out

@@ -60,7 +60,10 @@ type partition struct {
 	// offset, startedWith its metadata.
 	finishedBefore commit.OffsetMap
 	startedAt      int64
-	startedWith    string
+	// mark is the metadata that names the topic's incarnation alone, markOf that incarnation.
+	mark        string
+	markOf      kafka.TopicID
+	startedWith string
 	// watch looks for a commit that stands still; watchAlarm is when it looks again.
 	watch      *commit.Watch
 	watchAlarm alarm
@@ -345,7 +348,7 @@ func (p *partition) cancelCause(cause error) error {
 
 func (p *partition) committerKnown(ctx actor.Context, m *committerKnown) {
 	p.committer = m.pid
-	ctx.Send(p.committer, &offsetOffered{cell: p.cell}) // what the one before had not taken
+	ctx.Send(p.committer, &p.cell.offered) // what the one before had not taken
 	p.offered = kafka.NoOffset
 	if p.tracker != nil && p.machine.CanCommit() {
 		p.offer(ctx)
@@ -391,7 +394,7 @@ func (p *partition) offer(ctx actor.Context) {
 		TopicPartition: p.tp, Epoch: p.epoch, PositionEpoch: p.positionEpoch, Offset: offset, LeaderEpoch: p.tracker.CommittableEpoch(),
 		Finished: p.cell.acked.Load(), Metadata: p.metadata(offset),
 	}) == nil {
-		ctx.Send(p.committer, &offsetOffered{cell: p.cell})
+		ctx.Send(p.committer, &p.cell.offered)
 	}
 }
 

@@ -23,9 +23,14 @@ func (p *partition) metadata(offset int64) string {
 		return p.startedWith // nothing of what it says has come by yet
 	}
 	m := commit.Metadata{TopicID: p.intake.leader.topicID}
-	if p.shared.settings.OffsetMap && p.intake.rewind == nil {
-		m.Map = p.tracker.Map()
+	if !p.shared.settings.OffsetMap || p.intake.rewind != nil || p.tracker.FinishedBeyond() == 0 {
+		if p.markOf != m.TopicID {
+			p.markOf = m.TopicID
+			p.mark, _ = m.Encode(offset, commit.DefaultMetadataLimit)
+		}
+		return p.mark
 	}
+	m.Map = p.tracker.Map()
 	text, _ := m.Encode(offset, commit.DefaultMetadataLimit) // a map that does not fit is left out; the offset goes all the same
 	return text
 }

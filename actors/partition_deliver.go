@@ -61,7 +61,7 @@ func (p *partition) startHandler(ctx actor.Context) {
 		})
 	}
 	if p.userActor() {
-		if !p.handler.gated && !p.shared.gates.enter(p.tp, p.epoch, p.currentOffset, p.self) {
+		if !p.handler.gated && !p.shared.gates.enter(p.tp, p.epoch, p.cell, p.self) {
 			return // placeFree comes when the handler of an earlier epoch has returned
 		}
 		p.handler.gated = true
@@ -75,17 +75,6 @@ func (p *partition) startHandler(ctx actor.Context) {
 	}
 	p.handler.up = true
 	p.tellAssigned(ctx)
-}
-
-// currentOffset is what the gate reports as being worked on. It is called from other goroutines.
-func (p *partition) currentOffset() int64 {
-	if d := p.cell.delivery.Load(); d != nil {
-		return d.currentOffset()
-	}
-	if e := p.cell.engine.Load(); e != nil {
-		return e.currentOffset()
-	}
-	return kafka.NoOffset
 }
 
 func (p *partition) leaveGate() {
@@ -213,8 +202,7 @@ func (p *partition) deliver(ctx actor.Context, records []kafka.Record, leases []
 	p.handler.filling = false
 	d := newDelivery(p.tp, p.epoch, records, attempt, &p.shared.board.acks)
 	d.perRecord, d.byActor, d.async, d.leases = p.registration.Record != nil, p.userActor(), p.registration.Async != nil, leases
-	root, self := p.shared.sys.root, p.self
-	d.notify = func() { root.Send(self, &ackSignal{delivery: d}) }
+	d.root, d.partition = p.shared.sys.root, p.self
 	p.handler.delivery = d
 	p.cell.delivery.Store(d)
 	if p.cell.lost.Load() { // meanwhile
@@ -322,6 +310,9 @@ func (p *partition) ended(ctx actor.Context) {
 		p.handler.leases = d.leases
 	} else {
 		releaseLeases(d.leases, clean)
+	}
+	if p.intake.mergedOut = false; !clean { // somebody may still read it
+		p.intake.merged = nil
 	}
 	p.releaseSlot()
 	if len(p.handler.again) == 0 { // what comes again still takes its memory

@@ -45,7 +45,10 @@ type intake struct {
 	// those before it; 0 before the first.
 	compressed, decoded int
 	waitingMemory       bool
-	expected            int
+	// merged is the room for records copied together, mergedOut true while a delivery has it.
+	merged    []kafka.Record
+	mergedOut bool
+	expected  int
 
 	// reset is the offset that is looked up, lookupID the question that is under way.
 	reset    *resetLookup
@@ -355,10 +358,14 @@ func (p *partition) intakeRetry(ctx actor.Context) {
 	p.pump(ctx)
 }
 
+// mergeEnough is how many records of one batch are delivered to a function per record without more: beyond that, copying
+// several batches together costs more than another delivery.
+const mergeEnough = 64
+
 // takeRecords returns up to limit records to deliver, and the holds on their memory where it is recycled. They come out of
-// one batch without copying when it has at least half of them; smaller batches, as a producer makes that does not linger,
-// are copied together: a delivery costs more than that. It returns none while it waits for memory to decode into: pump is
-// called again when its turn has come.
+// one batch without copying when it has enough of them; smaller batches, as a producer makes that does not linger, are
+// copied together: a delivery costs more than that. An engine takes them as they are. It returns none while it waits for
+// memory to decode into: pump is called again when its turn has come.
 func (p *partition) takeRecords(ctx actor.Context, limit int) ([]kafka.Record, []*buffer.Lease) {
 	defer p.settleMemory()
 	var leases []*buffer.Lease
@@ -370,6 +377,12 @@ func (p *partition) takeRecords(ctx actor.Context, limit int) ([]kafka.Record, [
 	records, lease := p.takePart(ctx, limit, true)
 	hold(lease)
 	enough := (limit + 1) / 2
+	switch {
+	case p.registration.Order != OrderPartition:
+		enough = 1
+	case p.registration.Record != nil:
+		enough = min(enough, mergeEnough)
+	}
 	if len(records) == 0 || len(records) >= enough {
 		return records, leases
 	}
@@ -381,7 +394,7 @@ func (p *partition) takeRecords(ctx actor.Context, limit int) ([]kafka.Record, [
 		}
 		hold(lease)
 		if merged == nil {
-			merged = append(make([]kafka.Record, 0, limit), records...)
+			merged = append(p.mergeSpace(limit), records...)
 		}
 		merged = append(merged, more...)
 	}
@@ -389,6 +402,20 @@ func (p *partition) takeRecords(ctx actor.Context, limit int) ([]kafka.Record, [
 		return records, leases
 	}
 	return merged, leases
+}
+
+// mergeSpace returns room for records that are copied together: where records are recycled, the room of the delivery before,
+// if that has ended.
+func (p *partition) mergeSpace(limit int) []kafka.Record {
+	in := &p.intake
+	if !p.registration.Recycle || in.mergedOut {
+		return make([]kafka.Record, 0, limit)
+	}
+	in.mergedOut = true
+	if cap(in.merged) < limit {
+		in.merged = make([]kafka.Record, 0, limit)
+	}
+	return in.merged
 }
 
 // takePart returns up to limit records of one batch, decoding as needed. Batches without deliverable records move the

@@ -95,7 +95,7 @@ func (p *partition) fillEngine(ctx actor.Context) {
 		return
 	}
 	if !h.gated && !p.userActor() {
-		if h.gated = p.shared.gates.enter(p.tp, p.epoch, p.currentOffset, p.self); !h.gated {
+		if h.gated = p.shared.gates.enter(p.tp, p.epoch, p.cell, p.self); !h.gated {
 			return // placeFree comes when the handlers of an earlier epoch have returned
 		}
 	}
@@ -303,8 +303,7 @@ func (p *partition) handOut(ctx actor.Context) {
 			p.giveSeat()
 			return
 		}
-		root, self := p.shared.sys.root, p.self
-		d.notify = func() { root.Send(self, &ackSignal{delivery: d}) }
+		d.root, d.partition = p.shared.sys.root, p.self
 		p.open = append(p.open, d)
 		ctx.Send(p.Lookup(handlerKey), &Deliver{Delivery: d})
 	}

@@ -52,7 +52,7 @@ func (r *runner) start() {
 	if d == nil || r.running != nil {
 		return
 	}
-	if !r.gated && !r.shared.gates.enter(r.tp, r.epoch, d.currentOffset, r.self) {
+	if !r.gated && !r.shared.gates.enter(r.tp, r.epoch, d, r.self) {
 		return
 	}
 	r.gated = true
