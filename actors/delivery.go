@@ -29,9 +29,10 @@ type Delivery struct {
 	// engine has the records under OrderKey and OrderNone, claims what they are there.
 	engine *engine
 	claims []buffer.Claimed
-	// leases are the slabs that the records lie in.
-	leases  []*buffer.Lease
-	records []kafka.Record
+	// leases are the slabs that the records lie in, in leaseSpace while they are few.
+	leases     []*buffer.Lease
+	leaseSpace [4]*buffer.Lease
+	records    []kafka.Record
 	// first is the first record's offset, count how many there are, offsets their offsets when these have holes: the records
 	// themselves may be recycled when the last verdict is given.
 	first   int64
@@ -86,9 +87,17 @@ type innerContext struct {
 	cancel context.CancelCauseFunc
 }
 
+// noCause is the cause of a delivery that ended well.
+var noCause error
+
 // cancel ends the context; the first cause holds.
 func (c *deliveryContext) cancel(cause error) {
-	if !c.cause.CompareAndSwap(nil, &cause) {
+	why := &noCause
+	if cause != nil {
+		kept := cause // a variable of its own, which takes memory only here
+		why = &kept
+	}
+	if !c.cause.CompareAndSwap(nil, why) {
 		return
 	}
 	if inner := c.inner.Load(); inner != nil {

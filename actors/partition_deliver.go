@@ -150,10 +150,10 @@ func (p *partition) deliverNext(ctx actor.Context) {
 			return
 		}
 	}
-	records, leases := h.again, h.leases
-	h.again, h.leases = nil, nil
+	records := h.again
+	h.again = nil
 	h.fill.stop()
-	p.deliver(ctx, records, leases, h.attempt)
+	p.deliver(ctx, records, h.attempt)
 }
 
 // gather has the records of the next delivery in again, and reports whether they can go out: a batch that is not full may
@@ -198,10 +198,12 @@ func (p *partition) takeFresh(ctx actor.Context, limit int) ([]kafka.Record, []*
 	}
 }
 
-func (p *partition) deliver(ctx actor.Context, records []kafka.Record, leases []*buffer.Lease, attempt int) {
+func (p *partition) deliver(ctx actor.Context, records []kafka.Record, attempt int) {
 	p.handler.filling = false
 	d := newDelivery(p.tp, p.epoch, records, attempt, &p.shared.board.acks)
-	d.perRecord, d.byActor, d.async, d.leases = p.registration.Record != nil, p.userActor(), p.registration.Async != nil, leases
+	d.perRecord, d.byActor, d.async = p.registration.Record != nil, p.userActor(), p.registration.Async != nil
+	d.leases = append(d.leaseSpace[:0], p.handler.leases...)
+	p.handler.leases = p.handler.leases[:0]
 	d.root, d.partition = p.shared.sys.root, p.self
 	p.handler.delivery = d
 	p.cell.delivery.Store(d)
@@ -307,7 +309,7 @@ func (p *partition) ended(ctx actor.Context) {
 	clean := !d.byActor && !d.async || d.settledAll() && len(p.handler.again) == 0
 	d.end(nil)
 	if len(p.handler.again) > 0 && clean {
-		p.handler.leases = d.leases
+		p.handler.leases = append(p.handler.leases[:0], d.leases...)
 	} else {
 		releaseLeases(d.leases, clean)
 	}

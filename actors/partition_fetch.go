@@ -48,7 +48,9 @@ type intake struct {
 	// merged is the room for records copied together, mergedOut true while a delivery has it.
 	merged    []kafka.Record
 	mergedOut bool
-	expected  int
+	// leaseSpace has the leases that takeRecords returned last.
+	leaseSpace [8]*buffer.Lease
+	expected   int
 
 	// reset is the offset that is looked up, lookupID the question that is under way.
 	reset    *resetLookup
@@ -322,7 +324,7 @@ func (p *partition) rewindNow(ctx actor.Context) {
 	offset := *in.rewind
 	in.rewind = nil
 	releaseLeases(p.handler.leases, true)
-	p.handler.again, p.handler.leases = nil, nil
+	p.handler.again, p.handler.leases = nil, p.handler.leases[:0]
 	p.finishedBefore = commit.OffsetMap{}
 	p.endEngine(errPositionReset)
 	p.tracker = commit.NewTracker(offset)
@@ -365,10 +367,10 @@ const mergeEnough = 64
 // takeRecords returns up to limit records to deliver, and the holds on their memory where it is recycled. They come out of
 // one batch without copying when it has enough of them; smaller batches, as a producer makes that does not linger, are
 // copied together: a delivery costs more than that. An engine takes them as they are. It returns none while it waits for
-// memory to decode into: pump is called again when its turn has come.
+// memory to decode into: pump is called again when its turn has come. The leases are valid until the next call.
 func (p *partition) takeRecords(ctx actor.Context, limit int) ([]kafka.Record, []*buffer.Lease) {
 	defer p.settleMemory()
-	var leases []*buffer.Lease
+	leases := p.intake.leaseSpace[:0]
 	hold := func(lease *buffer.Lease) {
 		if lease != nil {
 			leases = append(leases, lease)

@@ -112,7 +112,7 @@ func (p *partition) fillEngine(ctx actor.Context) {
 			break
 		}
 		p.work(ctx)
-		e.push(records, keys, engineSlab{bytes: p.intake.delivering - before, leases: leases})
+		e.push(records, keys, engineSlab{bytes: p.intake.delivering - before, leases: slices.Clone(leases)})
 	}
 	if p.userActor() {
 		p.handOut(ctx)
