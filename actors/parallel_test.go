@@ -626,3 +626,54 @@ func TestParallel_AContextKnowsItsRecordAndAttempt(t *testing.T) {
 		assert.Equal(t, uint64(2), w.tree.Stats().Partitions[0].Restarts)
 	})
 }
+
+func TestParallel_AKeyThatAlwaysFailsDoesNotHoldTheKeysOfItsBatch(t *testing.T) {
+	for _, order := range []Order{OrderKey, OrderNone} {
+		t.Run(order.String(), func(t *testing.T) {
+			inTree(t, func(w *treeWorld) {
+				w.c.topic("orders", 1, 70)
+				reg := &w.settings.Registrations[0]
+				reg.Record, reg.Order, reg.Workers, reg.MaxRecords = nil, order, 2, 50
+				if order == OrderKey {
+					reg.KeyFunc = keyOfTest
+				}
+				reg.Restart.MaxRestarts = 2
+				var mu sync.Mutex
+				healed := false
+				done := map[int64]bool{}
+				reg.Batch = func(_ context.Context, records []kafka.Record) error {
+					mu.Lock()
+					defer mu.Unlock()
+					for i := range records {
+						if records[i].Offset == 0 && !healed { // the first record of the partition, at that
+							return errors.New("poison")
+						}
+					}
+					for i := range records {
+						done[records[i].Offset] = true
+					}
+					return nil
+				}
+				w.start()
+				w.sleep(time.Minute)
+				mu.Lock()
+				if order == OrderKey {
+					assert.Len(t, done, 60, "all but the key that fails")
+				} else {
+					assert.Len(t, done, 69, "all but the record that fails")
+				}
+				healed = true
+				mu.Unlock()
+				assert.Error(t, w.tree.Healthy())
+				paused := eventsOf[event.PartitionPaused](w)
+				if assert.NotEmpty(t, paused) {
+					assert.NotZero(t, paused[0].Lane, "a key is paused, not the partition")
+				}
+				w.sleep(10 * time.Minute)
+				assert.Equal(t, int64(70), w.c.committedAt(at(0)))
+				assert.NoError(t, w.tree.Healthy())
+				assert.Equal(t, "flowing", w.tree.Stats().Partitions[0].Condition)
+			})
+		})
+	}
+}

@@ -206,7 +206,8 @@ func (p *partition) recovered(seq uint64) {
 }
 
 // lanesFailed sets the next try of records that failed, as the budget of each says. Only their lanes wait. The keys of one
-// batch failed together: they are told once, and come again together.
+// batch failed together: they are told once, and come again together the first time; after that each goes its own way, so
+// that one that always fails does not hold the others.
 func (p *partition) lanesFailed(ctx actor.Context, failures []laneFailure) {
 	if !p.machine.CanDeliver() {
 		return
@@ -228,13 +229,17 @@ func (p *partition) lanesFailed(ctx actor.Context, failures []laneFailure) {
 		if own.Action == supervisor.Probe && own.Spent {
 			p.probing++
 		}
-		if f.err != last || own.Action == supervisor.Stop {
+		if f.err != last || own.Action != decision.Action {
 			last, decision = f.err, own
 			p.handler.restarts++
 			p.cell.restarts.Add(1)
 			p.failedAt(ctx, f.err, own, f.attempt, f.lane)
 		}
-		r.due, r.waiting = now.Add(decision.After), decision.Action != supervisor.Stop
+		wait := own.After
+		if f.attempt == 1 {
+			wait = decision.After
+		}
+		r.due, r.waiting = now.Add(wait), own.Action != supervisor.Stop
 	}
 	p.retryAlarm()
 }

@@ -111,5 +111,5 @@ var Table = []Row{
 var Expected = []string{
 	"pkg/kafka", "pkg/event", "rebalance", "commit", "internal/capability", "internal/buffer", "internal/sim", "supervisor", "actors",
 	"internal/wire", "pkg/api", "pkg/kafkatest", "examples/minimal", "examples/quickstart",
-	"examples/actorhandler", "integration",
+	"examples/actorhandler", "examples/keyorder", "examples/asyncack", "integration",
 }

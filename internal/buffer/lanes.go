@@ -51,7 +51,7 @@ const none = ^uint32(0)
 // moves on with it.
 type laneSlot struct {
 	record *kafka.Record
-	// hash is the lane's number: the key's hash, or the sequence number where every record is a lane of its own.
+	// hash is the lane's number: the key's hash, or the sequence number from 1 on where every record is a lane of its own.
 	hash uint64
 	// next is the next record of the lane, finished ones included until a claim walks over them.
 	next uint32
@@ -132,7 +132,7 @@ func (l *Lanes) Push(record *kafka.Record, key []byte) (seq uint64, ok bool) {
 	l.next++
 	l.waiting++
 	slot := &l.slots[at]
-	*slot = laneSlot{record: record, hash: seq, next: none, tail: at, waiting: 1, state: slotWaiting, head: true}
+	*slot = laneSlot{record: record, hash: seq + 1, next: none, tail: at, waiting: 1, state: slotWaiting, head: true}
 	if l.ordered {
 		slot.hash = l.hashOf(key)
 		if head, found := l.findOrAdd(slot.hash, at); found {
@@ -212,13 +212,30 @@ func (l *Lanes) Claim(into []Claimed, most int) []Claimed {
 	return l.take(head, into, most)
 }
 
+// apartFrom is how often a record was claimed before ClaimHeads gives it out alone.
+const apartFrom = 2
+
 // ClaimHeads does as Claim with one ready lane after the other, lowest head first, until it has that many records in total
-// or no lane is ready. What it appends is in offset order.
+// or no lane is ready. What it appends is in offset order. A head that was claimed twice before is claimed alone: a batch
+// fails as a whole, and a record that always fails must not keep those of other keys from being finished.
 func (l *Lanes) ClaimHeads(into []Claimed, most int) []Claimed {
 	from := len(into)
-	for l.readyLanes > 0 && len(into)-from < most {
+	var apart []uint32
+	for l.readyLanes > len(apart) && len(into)-from < most {
 		head, _ := l.ready.first(l.lowAt)
-		into = l.take(head, into, most-(len(into)-from))
+		if l.slots[head].attempt < apartFrom {
+			into = l.take(head, into, most-(len(into)-from))
+			continue
+		}
+		if len(into) == from {
+			into = l.take(head, into, 1)
+			break
+		}
+		l.ready.clear(head)
+		apart = append(apart, head)
+	}
+	for _, head := range apart {
+		l.ready.set(head)
 	}
 	slices.SortFunc(into[from:], func(a, b Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
 	return into

@@ -39,7 +39,7 @@ type Lowest struct {
 	Attempt int
 	State   LaneState
 	// Lane tells the lanes of one partition apart and does not give the key away: it is a hash with a seed of this Lanes
-	// alone, or Seq where every record is a lane of its own.
+	// alone, or Seq + 1 where every record is a lane of its own.
 	Lane uint64
 }
 

@@ -77,6 +77,13 @@ func (w *lanesTwin) lanes() (ready, parked [][]*twinRecord) {
 func (w *lanesTwin) claim(most, lanes int) (got []Claimed) {
 	ready, _ := w.lanes()
 	for _, lane := range ready[:min(len(ready), lanes)] {
+		apart := lanes > 1 && lane[0].attempt >= apartFrom
+		if apart && len(got) > 0 {
+			continue
+		}
+		if apart {
+			most = min(most, 1)
+		}
 		for _, r := range lane {
 			if len(got) < most {
 				r.claimed = true

@@ -22,7 +22,8 @@ func PartitionOrder() HandlerOption {
 // [OrderBy] can tell them apart.
 //
 // A record that fails stops its own key only: it comes again after a backoff, under a budget of its own ([Restart]). A
-// batch handler gets, of each key it is given, the first records in order. workers is at least 1; a worker costs nothing
+// batch handler gets, of each key it is given, the first records in order; when it fails, those keys come again together
+// once, and after that one by one. workers is at least 1; a worker costs nothing
 // while there is nothing to do.
 func KeyOrder(workers int) HandlerOption { return parallel("KeyOrder", actors.OrderKey, workers) }
 

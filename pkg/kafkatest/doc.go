@@ -44,6 +44,10 @@
 //		})
 //	}
 //
+// A handler registered with api.RecycleRecords must not keep a record beyond its acknowledgment. [RunHandler] overwrites
+// what is given back, so that a handler that does is seen to; a consumer of a [Broker] does the same with api.WithPoison,
+// and in a test that runs with -race without it.
+//
 // Inside a bubble nothing may be shared with another one, zstd through sarama included. A test that looks for leaked
 // goroutines ignores "github.com/rcrowley/go-metrics.(*meterArbiter).tick": sarama's meters tick in it until the process
 // ends.

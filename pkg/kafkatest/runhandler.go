@@ -11,6 +11,7 @@ import (
 	"github.com/troupego/troupe/actors"
 	"github.com/troupego/troupe/pkg/api"
 	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
 	"github.com/troupego/troupe/supervisor"
 )
 
@@ -20,11 +21,19 @@ const runLimit = 30 * time.Second
 // runCloseTimeout is how long a handler that has not returned may go on after the end.
 const runCloseTimeout = 2 * time.Second
 
+// How many records of a partition may be in transit: all of them, so that what is delivered does not depend on which
+// records fail.
+const (
+	leastInTransit = 10_000
+	mostInTransit  = 1_000_000
+)
+
 // Outcome is what became of one record that RunHandler was given.
 type Outcome int
 
 const (
-	// NotDelivered: the handler was never given the record, because its partition had stopped before it.
+	// NotDelivered: the handler was never given the record, because its partition, or the records of its key, had stopped
+	// before it.
 	NotDelivered Outcome = iota
 	// Unsettled: the handler was given the record and neither acknowledged nor refused it.
 	Unsettled
@@ -67,7 +76,8 @@ type HandlerRun struct {
 	// Committed has for each partition the offset that would be read from after a restart: the first record that is not
 	// acknowledged.
 	Committed map[kafka.TopicPartition]int64
-	// Failures is how often a handler failed, over all partitions.
+	// Failures is how often a handler failed, over all partitions: calls of a function, failures of an actor, and records
+	// that were refused, of which those that come again together count once.
 	Failures int
 	// Close is what the handler did not finish when the run ended, nil for nothing.
 	Close error
@@ -108,7 +118,8 @@ type runSettings struct {
 }
 
 // Restarts lets the handler of each partition fail n times and go on, at once and without a backoff; from 0 to 10,000.
-// Without it, and at the failure after the last one, the partition stops.
+// Without it, and at the failure after the last one, the partition stops. Under api.KeyOrder and api.Unordered each record
+// may fail n times, and only the records of its key stop.
 func Restarts(n int) RunOption {
 	return runOptionFunc(func(s *runSettings) { s.restarts = n })
 }
@@ -119,18 +130,20 @@ func RunLogger(logger *zap.Logger) RunOption {
 }
 
 // RunHandler gives records to a handler without any broker, and tells what became of each. The handler runs in a real
-// consumer, so everything around it is real: middleware, deliveries of at most MaxRecords, one at a time and in order in
-// each partition, the context with attempt and cause, contained panics, restarts, and the messages to an actor of yours. Only
-// the network below the consumer is made up, and the registration's restart policy is replaced by [Restarts], so that
-// no test waits for a backoff.
+// consumer, so everything around it is real: middleware, the order and its workers, deliveries of at most MaxRecords, the
+// context with attempt and cause, contained panics, restarts, and the messages to an actor of yours. Only the network below
+// the consumer is made up, and the registration's restart policy is replaced by [Restarts], so that no test waits for a
+// backoff; api.ResetTo means nothing, and as many records may be in transit as are given, up to 1,000,000.
 //
 // Topic and Partition say where a record belongs. An empty Topic is the registration's, if it has one only. Offsets must
 // rise in each partition, with or without holes; where all of a partition are zero they are numbered from 0. The handler
-// gets copies.
+// gets copies. With api.RecycleRecords these are overwritten, the bytes with 0xDB, as soon as they are given back, so that
+// a handler that keeps a record beyond its acknowledgment is seen to.
 //
-// It returns when every record is acknowledged or its partition has stopped by a failure, or when ctx ends, in 30 s at
-// the latest where ctx has no deadline; an actor that leaves a record unsettled is waited for until then. The error is for a
-// registration or records that cannot be run; what the handler does wrong is in the HandlerRun.
+// It returns when every record is acknowledged or its partition, or its key, has stopped by a failure, or when ctx ends, in
+// 30 s at the latest where ctx has no deadline; an actor or an asynchronous handler that leaves a record unsettled is
+// waited for until then. The error is for a registration or records that cannot be run; what the handler does wrong is in
+// the HandlerRun.
 func RunHandler(ctx context.Context, registration api.Registration, records []kafka.Record, opts ...RunOption) (*HandlerRun, error) {
 	s := runSettings{logger: zap.NewNop()}
 	for _, o := range opts {
@@ -141,6 +154,7 @@ func RunHandler(ctx context.Context, registration api.Registration, records []ka
 	}
 	settings, err := api.Resolve(api.Config{
 		Brokers: []string{memoryBroker.Addr}, GroupID: "kafkatest", CloseTimeout: runCloseTimeout, Restart: s.policy(),
+		MaxInTransit: min(max(len(records), leastInTransit), mostInTransit),
 	}, registration)
 	if err != nil {
 		return nil, err
@@ -149,24 +163,20 @@ func RunHandler(ctx context.Context, registration api.Registration, records []ka
 		return &HandlerRun{Committed: map[kafka.TopicPartition]int64{}}, nil
 	}
 	handler := &settings.Registrations[0]
-	handler.Restart = s.policy().WithDefaults()
-	log, err := newRunLog(handler.Topics, records)
+	handler.Restart, handler.Reset = s.policy().WithDefaults(), rebalance.ResetEarliest
+	log, err := newRunLog(handler, s.restarts, records)
 	if err != nil {
 		return nil, err
 	}
 	log.watch(handler)
-	network := newMemoryNetwork(handler.Topics, log.partitions, log.committed)
+	network := newMemoryNetwork(handler.Topics, log.partitions)
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, runLimit)
 		defer cancel()
 	}
 	tree := actors.SpawnTree(settings, actors.Deps{Network: network, Logger: s.logger, Observe: log.observe})
-	select {
-	case <-log.over:
-	case <-tree.Done():
-	case <-ctx.Done():
-	}
+	log.wait(ctx, tree.Done())
 	closed := tree.Close(context.WithoutCancel(ctx))
 	return log.result(network, closed), nil
 }
@@ -182,17 +192,6 @@ func (s *runSettings) policy() supervisor.Policy {
 		OnSpent: supervisor.PauseAndProbe, ProbeInitial: 24 * time.Hour, ProbeMax: 24 * time.Hour,
 	}
 }
-
-// runPartition is one partition's records, by offset.
-type runPartition struct {
-	records []kafka.Record
-	// index has each record's place in what was given.
-	index []int
-}
-
-// start and end are the first offset, and the one after the last.
-func (p *runPartition) start() int64 { return p.records[0].Offset }
-func (p *runPartition) end() int64   { return p.records[len(p.records)-1].Offset + 1 }
 
 // sortRecords puts the records where they belong.
 func sortRecords(topics []string, records []kafka.Record) (map[kafka.TopicPartition]*runPartition, error) {

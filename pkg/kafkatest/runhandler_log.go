@@ -1,23 +1,25 @@
 package kafkatest
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"slices"
 	"sync"
-
-	"github.com/asynkron/protoactor-go/actor"
+	"time"
 
 	"github.com/troupego/troupe/actors"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
-// runLog is what a run knows of its records. The handler is wrapped, so it is told each delivery and each verdict.
+// runPoll is how often the verdicts of those who acknowledge later are looked at.
+const runPoll = 5 * time.Millisecond
+
+// runLog is what a run knows of its records. The handler is wrapped, so it is told each delivery, and each verdict of a
+// function; the verdicts of those who acknowledge later are read from what they acknowledge with.
 type runLog struct {
 	partitions map[kafka.TopicPartition]*runPartition
+	// later is true for an actor and an asynchronous handler, parallel for every order but that of the partition.
+	later, parallel bool
+	restarts        int
 	// over is closed when there is nothing left to wait for.
 	over chan struct{}
 
@@ -26,24 +28,32 @@ type runLog struct {
 	failures int
 	// open are the partitions that go on.
 	open map[kafka.TopicPartition]bool
-	// last has each record's newest delivery to an actor.
-	last map[int]*actors.Delivery
-	// failed has each partition's newest failure.
-	failed map[kafka.TopicPartition]event.HandlerFailed
+	// handed has each record's newest delivery to those who acknowledge later, until it is seen to be acknowledged, and
+	// failed why that delivery failed.
+	handed map[int]handed
+	failed map[int]error
 }
 
-func newRunLog(topics []string, records []kafka.Record) (*runLog, error) {
-	partitions, err := sortRecords(topics, records)
+// handed is one record's delivery.
+type handed struct {
+	tp      kafka.TopicPartition
+	i       int
+	verdict func() (actors.Verdict, error)
+}
+
+func newRunLog(r *actors.Registration, restarts int, records []kafka.Record) (*runLog, error) {
+	partitions, err := sortRecords(r.Topics, records)
 	if err != nil {
 		return nil, err
 	}
 	l := &runLog{
-		partitions: partitions, over: make(chan struct{}), runs: make([]RecordRun, len(records)),
-		open: make(map[kafka.TopicPartition]bool), last: make(map[int]*actors.Delivery),
-		failed: make(map[kafka.TopicPartition]event.HandlerFailed),
+		partitions: partitions, later: r.Actor != nil || r.Async != nil, parallel: r.Order != actors.OrderPartition, restarts: restarts,
+		over: make(chan struct{}), runs: make([]RecordRun, len(records)), open: make(map[kafka.TopicPartition]bool),
+		handed: make(map[int]handed), failed: make(map[int]error),
 	}
 	for tp, p := range partitions {
 		l.open[tp] = true
+		p.divide(r)
 		for i, at := range p.index {
 			l.runs[at] = RecordRun{TopicPartition: tp, Offset: p.records[i].Offset}
 		}
@@ -51,96 +61,97 @@ func newRunLog(topics []string, records []kafka.Record) (*runLog, error) {
 	return l, nil
 }
 
-// watch wraps the handler with all its middleware.
-func (l *runLog) watch(r *actors.Registration) {
-	if record := r.Record; record != nil {
-		r.Record = func(ctx context.Context, rec *kafka.Record) error {
-			at := l.find(rec.TopicPartition(), rec.Offset)
-			return l.call(at, 1, func() error { return record(ctx, rec) })
-		}
+// wait returns when there is nothing left to wait for, or the consumer or ctx has ended.
+func (l *runLog) wait(ctx context.Context, ended <-chan struct{}) {
+	var look <-chan time.Time
+	if l.later {
+		ticker := time.NewTicker(runPoll)
+		defer ticker.Stop()
+		look = ticker.C
 	}
-	if batch := r.Batch; batch != nil {
-		r.Batch = func(ctx context.Context, records []kafka.Record) error {
-			at := l.find(records[0].TopicPartition(), records[0].Offset)
-			return l.call(at, len(records), func() error { return batch(ctx, records) })
-		}
-	}
-	if produce := r.Actor; produce != nil {
-		r.Actor = func(tp kafka.TopicPartition) actor.Actor {
-			inner := produce(tp)
-			if inner == nil {
-				return nil // the consumer's to refuse
-			}
-			watched := watchedActor{Actor: inner, log: l}
-			if strategy, ok := inner.(actor.SupervisorStrategy); ok {
-				return &watchedSupervisor{watchedActor: watched, SupervisorStrategy: strategy}
-			}
-			return &watched
+	for {
+		select {
+		case <-look:
+			l.look()
+		case <-l.over:
+			return
+		case <-ended:
+			return
+		case <-ctx.Done():
+			return
 		}
 	}
 }
 
-// place is a record's place in its partition.
-type place struct {
-	partition *runPartition
-	tp        kafka.TopicPartition
-	i         int
-}
-
-func (l *runLog) find(tp kafka.TopicPartition, offset int64) place {
-	p := l.partitions[tp]
-	i, _ := slices.BinarySearchFunc(p.records, offset, func(r kafka.Record, offset int64) int {
-		return cmp.Compare(r.Offset, offset)
-	})
-	return place{partition: p, tp: tp, i: i}
-}
-
-var errHandlerEnded = errors.New("the handler ended its goroutine (runtime.Goexit)")
-
-// call runs a handler function over n records and notes what it did. A panic goes on as it came.
-func (l *runLog) call(at place, n int, handle func() error) (err error) {
-	l.each(at, n, func(r *RecordRun) {
-		r.Deliveries++
-		r.Outcome, r.Err = Unsettled, nil
-	})
-	returned := false
-	defer func() {
-		v := recover()
-		switch {
-		case v != nil:
-			err = fmt.Errorf("panic: %v", v)
-			if cause, ok := v.(error); ok {
-				err = fmt.Errorf("panic: %w", cause)
-			}
-		case !returned:
-			err = errHandlerEnded
-		}
-		l.verdict(at, n, err)
-		if v != nil {
-			panic(v)
-		}
-	}()
-	err = handle()
-	returned = true
-	return err
-}
-
-func (l *runLog) verdict(at place, n int, err error) {
-	l.each(at, n, func(r *RecordRun) {
-		if r.Outcome, r.Err = Acked, err; err != nil {
-			r.Outcome = Failed
-		}
-	})
-	if err == nil && at.i+n == len(at.partition.records) {
-		l.stopped(at.tp)
-	}
-}
-
-func (l *runLog) each(at place, n int, update func(*RecordRun)) {
+// look finds out what is acknowledged meanwhile.
+func (l *runLog) look() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, index := range at.partition.index[at.i : at.i+n] {
-		update(&l.runs[index])
+	for index, h := range l.handed {
+		if verdict, _ := h.verdict(); verdict == actors.VerdictAcked {
+			delete(l.handed, index)
+			l.runs[index].Outcome = Acked
+			l.partitions[h.tp].ack(h.i)
+			l.settle(h.tp)
+		}
+	}
+}
+
+// began notes that a function is called with some records of a partition.
+func (l *runLog) began(p *runPartition, at []int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, i := range at {
+		r := &l.runs[p.index[i]]
+		r.Deliveries++
+		r.Outcome, r.Err = Unsettled, nil
+	}
+}
+
+// returned notes what a function did with them.
+func (l *runLog) returned(tp kafka.TopicPartition, p *runPartition, at []int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, i := range at {
+		r := &l.runs[p.index[i]]
+		if r.Outcome, r.Err = Acked, err; err != nil {
+			r.Outcome = Failed
+			continue
+		}
+		p.ack(i)
+	}
+	if err != nil {
+		l.failures++
+		if l.parallel {
+			for _, i := range p.heads(at) {
+				if p.failures[i]++; p.failures[i] > l.restarts {
+					p.stop(i)
+				}
+			}
+		}
+	}
+	l.settle(tp)
+}
+
+// gave notes that a record is handed to those who acknowledge later.
+func (l *runLog) gave(tp kafka.TopicPartition, offset int64, verdict func() (actors.Verdict, error)) {
+	p := l.partitions[tp]
+	i, _ := p.find(offset)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	index := p.index[i]
+	l.runs[index].Deliveries++
+	l.handed[index] = handed{tp: tp, i: i, verdict: verdict}
+	delete(l.failed, index)
+}
+
+// settle ends the run when no partition has anything left to wait for. The caller holds mu.
+func (l *runLog) settle(tp kafka.TopicPartition) {
+	if !l.open[tp] || l.partitions[tp].waiting > 0 {
+		return
+	}
+	if delete(l.open, tp); len(l.open) == 0 {
+		close(l.over)
 	}
 }
 
@@ -148,20 +159,9 @@ func (l *runLog) each(at place, n int, update func(*RecordRun)) {
 func (l *runLog) stopped(tp kafka.TopicPartition) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if delete(l.open, tp); len(l.open) > 0 {
-		return
-	}
-	select {
-	case <-l.over:
-	default:
-		close(l.over)
-	}
-}
-
-// committed is told of each commit.
-func (l *runLog) committed(tp kafka.TopicPartition, offset int64) {
-	if p := l.partitions[tp]; p != nil && offset >= p.end() {
-		l.stopped(tp)
+	if p := l.partitions[tp]; p != nil {
+		p.waiting = 0
+		l.settle(tp)
 	}
 }
 
@@ -169,68 +169,63 @@ func (l *runLog) committed(tp kafka.TopicPartition, offset int64) {
 func (l *runLog) observe(e event.Event) {
 	switch e := e.(type) {
 	case event.HandlerFailed:
-		l.mu.Lock()
-		l.failures++
-		l.failed[e.TopicPartition] = e
-		l.mu.Unlock()
-	case event.PartitionPaused:
+		l.refused(e)
+	case event.PartitionFailed:
 		l.stopped(e.TopicPartition)
+	case event.PartitionPaused:
+		if !l.parallel || (l.later && e.Lane == 0) {
+			l.stopped(e.TopicPartition)
+		} else if l.later {
+			l.laneStopped(e)
+		}
 	}
 }
 
-// delivered notes a delivery to an actor.
-func (l *runLog) delivered(d *actors.Delivery) {
-	records := d.Records()
-	for i := range records {
-		at := l.find(d.TopicPartition(), records[i].Offset)
-		l.mu.Lock()
-		index := at.partition.index[at.i]
-		l.runs[index].Deliveries++
-		l.last[index] = d
-		l.mu.Unlock()
+// refused notes a failure of those who acknowledge later. Those of a function were seen as they happened.
+func (l *runLog) refused(e event.HandlerFailed) {
+	if !l.later {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failures++
+	p := l.partitions[e.TopicPartition]
+	if i, found := p.find(e.Offset); found {
+		l.failed[p.index[i]] = e.Err
 	}
 }
 
-// result is called when the consumer is closed. What an actor said is read from its deliveries only now, when it may
-// have said it from any goroutine.
+// laneStopped notes that the records of a key come no more.
+func (l *runLog) laneStopped(e event.PartitionPaused) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.partitions[e.TopicPartition]
+	if i, found := p.find(e.Offset); found {
+		p.stop(i)
+		l.settle(e.TopicPartition)
+	}
+}
+
+// result is called when the consumer is closed. What those said who acknowledge later is read only now, when they may have
+// said it from any goroutine.
 func (l *runLog) result(network *memoryNetwork, closed error) *HandlerRun {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	run := &HandlerRun{Records: l.runs, Failures: l.failures, Committed: network.commits(), Close: closed}
-	for index, d := range l.last {
+	for index, h := range l.handed {
 		r := &run.Records[index]
 		r.Outcome = Unsettled
-		switch verdict, cause := d.Verdict(r.Offset); verdict {
+		switch verdict, cause := h.verdict(); verdict {
 		case actors.VerdictAcked:
 			r.Outcome = Acked
 		case actors.VerdictRefused:
 			r.Outcome, r.Err = Failed, cause
 		case actors.VerdictOpen:
 			// An actor that panicked has said nothing about the record that it failed at.
-			if failed, ok := l.failed[r.TopicPartition]; ok && failed.Offset == r.Offset {
-				r.Outcome, r.Err = Failed, failed.Err
+			if err := l.failed[index]; err != nil {
+				r.Outcome, r.Err = Failed, err
 			}
 		}
 	}
 	return run
-}
-
-// watchedActor tells the log of the deliveries that a user's actor gets.
-type watchedActor struct {
-	actor.Actor
-	log *runLog
-}
-
-// Receive implements actor.Actor.
-func (w *watchedActor) Receive(ctx actor.Context) {
-	if d, ok := ctx.Message().(*actors.Deliver); ok {
-		w.log.delivered(d.Delivery)
-	}
-	w.Actor.Receive(ctx)
-}
-
-// watchedSupervisor is a watchedActor that supervises its children itself.
-type watchedSupervisor struct {
-	watchedActor
-	actor.SupervisorStrategy
 }

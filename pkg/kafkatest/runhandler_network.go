@@ -31,8 +31,6 @@ type memoryNetwork struct {
 	// counts has the number of partitions of each topic.
 	counts     map[string]int32
 	partitions map[kafka.TopicPartition]*runPartition
-	// onCommit is told of each committed offset.
-	onCommit func(tp kafka.TopicPartition, offset int64)
 
 	mu         sync.Mutex
 	generation kafka.Generation
@@ -41,11 +39,8 @@ type memoryNetwork struct {
 
 var _ actors.Network = (*memoryNetwork)(nil)
 
-func newMemoryNetwork(topics []string, partitions map[kafka.TopicPartition]*runPartition, onCommit func(kafka.TopicPartition, int64)) *memoryNetwork {
-	n := &memoryNetwork{
-		counts: make(map[string]int32), partitions: partitions, onCommit: onCommit,
-		committed: make(map[kafka.TopicPartition]int64),
-	}
+func newMemoryNetwork(topics []string, partitions map[kafka.TopicPartition]*runPartition) *memoryNetwork {
+	n := &memoryNetwork{counts: make(map[string]int32), partitions: partitions, committed: make(map[kafka.TopicPartition]int64)}
 	for _, topic := range topics {
 		n.counts[topic] = 1
 	}
@@ -84,7 +79,7 @@ func (n *memoryNetwork) Lookup(kafka.Broker) actors.LookupClient { return memory
 
 // Decode implements actors.Network. A chunk's data is the offset it begins at.
 func (n *memoryNetwork) Decode(chunk actors.Chunk) actors.ChunkReader {
-	return &memoryReader{partition: n.partitions[chunk.TopicPartition], data: chunk.Data}
+	return &memoryReader{partition: n.partitions[chunk.TopicPartition], data: chunk.Data, recycle: chunk.Recycle}
 }
 
 // chunk returns the batch from an offset on: as a broker's, it has a limit.
@@ -165,7 +160,6 @@ func (c memoryClient) Commit(_ context.Context, _ kafka.Broker, round *actors.Co
 		c.committed[o.TopicPartition] = o.Offset
 		c.mu.Unlock()
 		results[o.TopicPartition] = nil
-		c.onCommit(o.TopicPartition, o.Offset)
 	}
 	return results, nil
 }
@@ -251,6 +245,7 @@ func (c memoryClient) Fetch(ctx context.Context, req *actors.FetchRequest) (*act
 type memoryReader struct {
 	partition *runPartition
 	data      []byte
+	recycle   bool
 }
 
 // Next implements actors.ChunkReader.
@@ -266,6 +261,9 @@ func (r *memoryReader) Next(from int64) (actors.Slab, error) {
 			slab.Records = append(slab.Records, records[i].Clone())
 			slab.Bytes += len(records[i].Key) + len(records[i].Value)
 		}
+	}
+	if r.recycle {
+		slab.Memory = newSlabMemory(slab.Records)
 	}
 	return slab, nil
 }

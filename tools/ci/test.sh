@@ -39,18 +39,26 @@ unit() {
 	tests -race -timeout 5m $packages
 }
 
-# The quickstart is the first thing a new user runs: it has to end well by itself and say so in its last line.
-examples() {
-	go build -o "$work/examples/" ./examples/... || return 1
-	local limit=()
+# What a new user runs first has to end well by itself and say so in its last line.
+example() { # example NAME PATTERN: the last line of the example's output has to match
+	local name=$1 pattern=$2 limit=()
 	if command -v timeout >/dev/null; then limit=(timeout --kill-after=10 120); fi
-	"${limit[@]+"${limit[@]}"}" go run ./examples/quickstart >"$work/quickstart" || {
-		echo "go run ./examples/quickstart ended with status $?"
-		cat "$work/quickstart"
+	"${limit[@]+"${limit[@]}"}" go run "./examples/$name" >"$work/$name" || {
+		echo "go run ./examples/$name ended with status $?"
+		cat "$work/$name"
 		return 1
 	}
-	tail -n 1 "$work/quickstart" | tee "$work/quickstart.json"
-	grep -q '^{"produced":.*}$' "$work/quickstart.json" || { echo "its last line is not the JSON result" && return 1; }
+	tail -n 1 "$work/$name" | tee "$work/$name.json"
+	grep -q -E "$pattern" "$work/$name.json" || { echo "its last line is not the JSON result" && return 1; }
+}
+
+examples() {
+	go build -o "$work/examples/" ./examples/... || return 1
+	local failed=0 ordered='^[{]"produced":20000,"processed":[0-9]+,"distinct":20000,"committed":20000,"lag":0,"order_violations":0,.*[}]$'
+	example quickstart '^[{]"produced":.*[}]$' || failed=1
+	example keyorder "$ordered" || failed=1
+	example asyncack "$ordered" || failed=1
+	return "$failed"
 }
 
 # Never from the test cache: that a broker served it yesterday says nothing about today.
