@@ -258,6 +258,9 @@ func (g *group) run(ctx actor.Context, effect rebalance.Effect) {
 	case rebalance.HoldCommits:
 		g.held = true
 		g.tell(ctx, committerKey, &commitsHeld{})
+	case rebalance.ResumeCommits:
+		g.held = false
+		g.tell(ctx, committerKey, &generationEntered{generation: e.Generation, memberID: e.MemberID, since: g.syncSent})
 	case rebalance.EnterGeneration:
 		g.enterGeneration(ctx, e)
 	case rebalance.LeaveGeneration:
@@ -367,7 +370,7 @@ func (g *group) enterGeneration(ctx actor.Context, e rebalance.EnterGeneration) 
 	g.held, g.memberID, g.generation = false, e.MemberID, e.Generation
 	g.shared.board.entered(e.Leader)
 	g.metadata.watch(e.Leader, e.Topics)
-	entered := &generationEntered{generation: e.Generation, memberID: e.MemberID, since: g.syncSent}
+	entered := &generationEntered{generation: e.Generation, memberID: e.MemberID, since: g.syncSent, early: e.Early}
 	g.tell(ctx, heartbeatKey, entered)
 	g.tell(ctx, committerKey, entered)
 	g.join.Close() // the next rebalance makes a connection of its own

@@ -85,7 +85,7 @@ func (h *heartbeat) receive(ctx actor.Context, message any) {
 	case *generationEntered:
 		h.memberID, h.generation = m.memberID, m.generation
 		h.shared.session.begin(m.since)
-		h.feed(ctx, rebalance.PulseEnter{Generation: m.generation})
+		h.feed(ctx, rebalance.PulseEnter{Generation: m.generation, Early: m.early})
 		// At once: in a process that was frozen, the answer that brought the generation may have waited for long.
 		h.feed(ctx, rebalance.PulseNudge{})
 	case *generationLeft:

@@ -103,6 +103,8 @@ type generationEntered struct {
 	memberID   string
 	// since is when it is known to have been joined at the latest: in a frozen process the answer may be old.
 	since time.Time
+	// early asks for heartbeats soon: another rebalance is likely to follow.
+	early bool
 }
 
 // generationLeft: group -> heartbeat, committer: membership is gone.

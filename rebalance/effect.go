@@ -44,6 +44,12 @@ type SendLeave struct {
 // HoldCommits: queue commits from here on, a JoinGroup is under way. Precedes SendJoin when the member has a generation.
 type HoldCommits struct{}
 
+// ResumeCommits: the JoinGroup under way is given up because the member leaves; commits go out with this generation.
+type ResumeCommits struct {
+	Generation kafka.Generation
+	MemberID   string
+}
+
 // EnterGeneration: the member is in this generation: heartbeats start and commits go out with it.
 type EnterGeneration struct {
 	Generation kafka.Generation
@@ -54,6 +60,8 @@ type EnterGeneration struct {
 	Topics []string
 	// Protocol is the assignor the group chose.
 	Protocol string
+	// Early reports whether another rebalance is likely to follow soon, so that heartbeats begin early (KIP-429).
+	Early bool
 }
 
 // LeaveGeneration: the membership is gone (lost or left): heartbeats stop, nothing may be committed with it.
@@ -103,6 +111,7 @@ func (QueryTopics) memberEffect()      {}
 func (SendSync) memberEffect()         {}
 func (SendLeave) memberEffect()        {}
 func (HoldCommits) memberEffect()      {}
+func (ResumeCommits) memberEffect()    {}
 func (EnterGeneration) memberEffect()  {}
 func (LeaveGeneration) memberEffect()  {}
 func (AssignPartitions) memberEffect() {}

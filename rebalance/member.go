@@ -17,7 +17,9 @@ type MemberConfig struct {
 	GroupInstanceID string
 	// Topics are the topics to consume. At least one.
 	Topics []string
-	// Assignors are offered to the group, preferred first (partition.assignment.strategy). At least one; for now all eager.
+	// Assignors are offered to the group, preferred first (partition.assignment.strategy). At least one. As long as any of
+	// them is eager the member gives everything up before it joins again, as the Java client does: the group may choose that
+	// one.
 	Assignors []Assignor
 	// Rack is told to the group leader (client.rack). Empty = unknown.
 	Rack string
@@ -72,8 +74,8 @@ type leaving struct {
 // Member is the membership of one consumer in its group. It is not safe for concurrent use.
 //
 // Invariants ([Member.Valid]): at most one request is under way, and only of the kind that belongs to the state; the member
-// owns partitions only in ASSIGNING, ASSIGNED, REVOKING and LEAVING (eager); no partition is revoking while a JoinGroup is
-// under way; a partition is owned under one epoch at most; a generation that was entered is left before the next UNJOINED.
+// owns partitions only in ASSIGNING, ASSIGNED, REVOKING and LEAVING, and under the cooperative protocol also in JOINING and
+// SYNCING; no partition is revoking while a JoinGroup is under way; a partition is owned under one epoch at most; a generation that was entered is left before the next UNJOINED.
 type Member struct {
 	config  MemberConfig
 	state   State
@@ -134,7 +136,6 @@ func (c *MemberConfig) check() error {
 		{slices.Contains(c.Topics, ""), "a topic's name is empty"},
 		{len(c.Assignors) == 0, "no assignors"},
 		{slices.ContainsFunc(c.Assignors, func(a Assignor) bool { return a == nil || a.Name() == "" }), "an assignor is nil or has no name"},
-		{slices.ContainsFunc(c.Assignors, func(a Assignor) bool { return a != nil && a.Protocol() != Eager }), "cooperative assignors are not supported yet"},
 		{c.SessionTimeout <= 0, "SessionTimeout is not positive"},
 		{c.RebalanceTimeout <= 0, "RebalanceTimeout is not positive"},
 		{c.HeartbeatInterval <= 0, "HeartbeatInterval is not positive"},
@@ -291,6 +292,11 @@ func (m *Member) LastEpoch() kafka.AssignmentEpoch { return m.epoch }
 
 // Granted returns the partitions that are the member's: granted, neither released nor lost. Sorted.
 func (m *Member) Granted() []Grant { return m.held.in(holdStarting, holdStarted, holdRevoking) }
+
+// cooperative reports whether the member keeps its partitions over a JoinGroup.
+func (m *Member) cooperative() bool {
+	return !slices.ContainsFunc(m.config.Assignors, func(a Assignor) bool { return a.Protocol() == Eager })
+}
 
 // leads reports whether the member leads the group in its generation.
 func (m *Member) leads() bool { return m.leaderID != "" && m.leaderID == m.memberID }

@@ -15,6 +15,10 @@ func (m *Member) leaveAsked(now time.Time, in Leave) error {
 	if m.state == StateLeaving {
 		return m.leaveSooner(in)
 	}
+	if m.held.owned() > 0 && (m.state == StateJoining || m.state == StateSyncing) {
+		// What is kept over a JoinGroup is committed for the last time now: with the generation that the group has.
+		m.emit(ResumeCommits{Generation: max(m.generation, m.entered), MemberID: m.memberID})
+	}
 	if err := m.move(StateLeaving, "leave", nil); err != nil {
 		return err
 	}

@@ -14,13 +14,21 @@ const (
 	leaveReserve = 2 * time.Second
 )
 
-// rebalance begins a rebalance of the generation the member is in: under an eager assignor everything is revoked first.
+// rebalance begins a rebalance of the generation the member is in: under an eager assignor everything is revoked first,
+// under a cooperative one nothing is before the group has said what moves.
 func (m *Member) rebalance(now time.Time, cause string, err error) error {
+	if m.cooperative() {
+		return m.revoke(now, nil, cause, err)
+	}
+	return m.revoke(now, m.held.move(holdRevoking), cause, err)
+}
+
+// revoke gives up partitions and joins again after that, for cause.
+func (m *Member) revoke(now time.Time, grants []Grant, cause string, err error) error {
 	if illegal := m.move(StateRevoking, cause, err); illegal != nil {
 		return illegal
 	}
 	m.reason, m.again = cause, ""
-	grants := m.held.move(holdRevoking)
 	if len(grants) == 0 {
 		return m.revoked(now)
 	}
@@ -35,7 +43,7 @@ func (m *Member) rebalance(now time.Time, cause string, err error) error {
 
 // revoked goes through REVOKED to the next JoinGroup.
 func (m *Member) revoked(now time.Time) error {
-	if err := m.move(StateRevoked, "all partitions released", nil); err != nil {
+	if err := m.move(StateRevoked, "nothing left to release", nil); err != nil {
 		return err
 	}
 	return m.toJoining(now, m.reason, nil, 0)

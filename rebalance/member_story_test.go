@@ -346,7 +346,6 @@ func TestMemberConfigIsChecked(t *testing.T) {
 		"long topic":  func(c *MemberConfig) { c.Topics = []string{string(make([]byte, 1<<15))} },
 		"assignors":   func(c *MemberConfig) { c.Assignors = nil },
 		"nil":         func(c *MemberConfig) { c.Assignors = []Assignor{nil} },
-		"cooperative": func(c *MemberConfig) { c.Assignors = []Assignor{cooperative{}} },
 		"session":     func(c *MemberConfig) { c.SessionTimeout = 0 },
 		"rebalance":   func(c *MemberConfig) { c.RebalanceTimeout = 0 },
 		"heartbeat":   func(c *MemberConfig) { c.HeartbeatInterval = 0 },

@@ -96,28 +96,37 @@ func (m *Member) enter(now time.Time, encoded []byte) error {
 	}
 	m.emit(EnterGeneration{
 		Generation: m.generation, MemberID: m.memberID, Leader: m.leads(), Topics: slices.Clone(topics), Protocol: m.protocol,
+		Early: m.cooperative(),
 	})
 	if err := m.move(StateAssigning, "SyncGroup answered", nil); err != nil {
 		return err
 	}
-	m.emit(AssignPartitions{Grants: m.grant(assignment.Partitions)})
+	grants, moved := m.grant(assignment.Partitions)
+	m.emit(AssignPartitions{Grants: grants})
+	if len(moved) > 0 {
+		return m.revoke(now, moved, reasonGivenUp, nil)
+	}
 	if m.again != "" {
 		return m.rebalance(now, m.again, nil)
 	}
 	return m.assignedIfStarted()
 }
 
-// grant gives every partition that is new an epoch of its own. Partitions that the member kept keep theirs.
-func (m *Member) grant(partitions []kafka.TopicPartition) []Grant {
+// reasonGivenUp is why a member joins again that was told to give up partitions (KIP-429): others wait for them.
+const reasonGivenUp = "partitions given up"
+
+// grant gives every partition that is new an epoch of its own. Partitions that the member kept keep theirs; those that it
+// holds and was not given are moved: they are to be given up.
+func (m *Member) grant(partitions []kafka.TopicPartition) (grants, moved []Grant) {
 	sorted := slices.Compact(slices.SortedFunc(slices.Values(partitions), kafka.TopicPartition.Compare))
 	held := m.held.epochs()
-	var grants []Grant
 	for _, tp := range sorted {
 		if !slices.Contains(m.config.Topics, tp.Topic) || tp.Partition < 0 {
 			m.emit(Refused{Err: fmt.Errorf("rebalance: %s assigned: %w", tp, ErrForeignPartition)})
 			continue
 		}
 		if _, kept := held[tp]; kept {
+			delete(held, tp)
 			continue
 		}
 		m.epoch++
@@ -125,7 +134,12 @@ func (m *Member) grant(partitions []kafka.TopicPartition) []Grant {
 		m.held.set(grant, holdStarting)
 		grants = append(grants, grant)
 	}
-	return grants
+	for tp, epoch := range held {
+		moved = append(moved, Grant{TopicPartition: tp, Epoch: epoch})
+		m.held.set(moved[len(moved)-1], holdRevoking)
+	}
+	slices.SortFunc(moved, compareGrants)
+	return grants, moved
 }
 
 func (m *Member) assignedIfStarted() error {

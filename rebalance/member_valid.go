@@ -67,14 +67,16 @@ func (m *Member) validHoldings() error {
 	starting, started, revoking := counts[holdStarting], counts[holdStarted], counts[holdRevoking]
 	var ok bool
 	switch m.state {
-	case StateUnjoined, StateJoining, StateSyncing, StateFatal:
+	case StateUnjoined, StateFatal:
 		ok = starting == 0 && started == 0 && revoking == 0
+	case StateJoining, StateSyncing:
+		ok = m.keeps(starting, started) && revoking == 0
 	case StateAssigning:
 		ok = starting > 0 && revoking == 0
 	case StateAssigned:
 		ok = starting == 0 && revoking == 0
 	case StateRevoking:
-		ok = starting == 0 && started == 0 && revoking > 0
+		ok = m.keeps(starting, started) && revoking > 0
 	case StateRevoked:
 		ok = false // only passed through
 	case StateLeaving:
@@ -85,6 +87,9 @@ func (m *Member) validHoldings() error {
 	}
 	return nil
 }
+
+// keeps reports whether the member may hold partitions that it does not give up while it rebalances.
+func (m *Member) keeps(starting, started int) bool { return m.cooperative() || starting == 0 && started == 0 }
 
 // validGeneration: the generation fits the state.
 func (m *Member) validGeneration() error {

@@ -10,7 +10,8 @@ const (
 	// left; a member that lost its membership passes through on its way to JOINING. Left by Start or Leave.
 	StateUnjoined State = iota
 	// StateJoining: a JoinGroup is under way or waits for its next try. Under an eager assignor the member owns nothing
-	// (lost partitions may still be on their way out). Entered from UNJOINED, from REVOKED, and from SYNCING when the
+	// (lost partitions may still be on their way out); under a cooperative one it goes on with what it has, and its commits
+	// wait. Entered from UNJOINED, from REVOKED, and from SYNCING when the
 	// generation is gone. Left when the coordinator answers.
 	StateJoining
 	// StateSyncing: JoinGroup was answered; the group leader asks for partition counts and assigns; a SyncGroup is under way
@@ -21,8 +22,9 @@ const (
 	StateAssigning
 	// StateAssigned: every partition runs. Heartbeats and commits go out. Left by a rebalance, a loss or Leave.
 	StateAssigned
-	// StateRevoking: a rebalance is under way and partitions drain and commit in the old generation. Heartbeats and commits
-	// go out; no JoinGroup does. Left when the last one is released, at the latest at the deadline.
+	// StateRevoking: partitions drain and commit in the generation the member is in: all of them when a rebalance has begun
+	// (eager), those that move after SyncGroup was answered (cooperative), while the rest run. Heartbeats and commits go
+	// out; no JoinGroup does. Left when the last one is released, at the latest at the deadline.
 	StateRevoking
 	// StateRevoked: everything that had to be given up is. Nothing is sent; the member goes on to JOINING in the same step.
 	StateRevoked
