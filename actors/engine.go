@@ -31,9 +31,14 @@ type engine struct {
 	// stopped is set for good when the flow stops, paused while the user's pause holds. Neither lets a record begin.
 	stopped, paused atomic.Bool
 
+	// busy is len(calls), for a look without the lock.
+	busy atomic.Int32
+
 	mu    sync.Mutex
 	lanes *buffer.Lanes
 	calls []*call
+	// most is how many records of one lane are claimed at a time: one where the handler takes its time, more where it is fast.
+	most int
 	// failures are those that the actor has not taken, refused the records whose lanes are not settled.
 	failures []laneFailure
 	refused  map[uint64]refusal
@@ -80,7 +85,7 @@ const engineBacklog = 4
 func newEngine(s *shared, config partitionConfig, notify func()) *engine {
 	reg := config.registration
 	e := &engine{
-		shared: s, reg: reg, tp: config.tp, epoch: config.epoch, pool: s.pools[reg], notify: notify, armed: true, hungry: true,
+		shared: s, reg: reg, tp: config.tp, epoch: config.epoch, pool: s.pools[reg], notify: notify, armed: true, hungry: true, most: 1,
 		lanes: buffer.NewLanes(buffer.LanesConfig{Capacity: s.settings.MaxInTransit, Ordered: reg.Order == OrderKey}),
 	}
 	e.wanted = min(s.settings.MaxInTransit/2, max(engineBacklog*reg.Workers, 2*reg.MaxRecords))
@@ -131,7 +136,7 @@ func (e *engine) claimable(now time.Time) bool {
 }
 
 // claim takes what is next, and whether there is more for others. The caller holds mu.
-func (e *engine) claim(into []buffer.Claimed, most int) (claimed []buffer.Claimed, more bool) {
+func (e *engine) claim(into []buffer.Claimed) (claimed []buffer.Claimed, more bool) {
 	now := time.Time{}
 	if e.reg.MaxWait > 0 {
 		now = time.Now()
@@ -145,7 +150,7 @@ func (e *engine) claim(into []buffer.Claimed, most int) (claimed []buffer.Claime
 	case e.reg.Async != nil:
 		into = e.lanes.Claim(into, e.reg.MaxRecords)
 	default:
-		into = e.lanes.Claim(into, most)
+		into = e.lanes.Claim(into, e.most)
 	}
 	if !e.fillBy.IsZero() {
 		e.fillTimer.Stop()

@@ -25,12 +25,13 @@ func (e *engine) take(w *poolWorker) bool {
 	now := time.Now()
 	e.mu.Lock()
 	e.settleLocked(w, now)
-	claimed, more := e.claim(w.claimed[:0], w.most)
+	claimed, more := e.claim(w.claimed[:0])
 	w.claimed, w.done, w.failure = claimed, 0, nil
 	if w.busy = len(claimed) > 0; w.busy {
 		w.call.since = now
 		w.call.offset.Store(claimed[0].Record.Offset)
 		e.calls = append(e.calls, &w.call)
+		e.busy.Add(1)
 	}
 	told := e.tell()
 	e.left()
@@ -72,14 +73,15 @@ func (e *engine) settleLocked(w *poolWorker, now time.Time) {
 			last := len(e.calls) - 1
 			e.calls[i], e.calls[last] = e.calls[last], nil
 			e.calls = e.calls[:last]
+			e.busy.Add(-1)
 			break
 		}
 	}
 	switch took := now.Sub(w.call.since); {
 	case took > claimSlow:
-		w.most = 1
+		e.most = 1
 	case took < claimFast:
-		w.most = min(2*w.most, claimMost)
+		e.most = min(2*e.most, claimMost)
 	}
 	if e.ended {
 		if w.done > 0 {
@@ -256,7 +258,7 @@ func (e *engine) panicked(w *poolWorker, value any) *HandlerError {
 func (e *engine) hand() *Delivery {
 	e.mu.Lock()
 	var claimed []buffer.Claimed
-	claimed, _ = e.claim(nil, 0)
+	claimed, _ = e.claim(nil)
 	e.eager = true
 	e.mu.Unlock()
 	if len(claimed) == 0 {

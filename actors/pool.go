@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -65,7 +66,12 @@ func (p *pool) wake() {
 	}
 }
 
-// next takes the first partition out of the line. Without one the worker ends, which is counted here.
+// nextAmong is how many partitions from the head of the line are compared for a turn.
+const nextAmong = 64
+
+// next takes out of the line the partition with the fewest calls running, of several the one that has waited longest: one
+// whose handler takes its time would otherwise come to hold every worker. Without a partition the worker ends, which is
+// counted here.
 func (p *pool) next() *engine {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,8 +79,14 @@ func (p *pool) next() *engine {
 		p.running--
 		return nil
 	}
-	e := p.line[0]
-	p.line = append(p.line[:0], p.line[1:]...)
+	best, fewest := 0, p.line[0].busy.Load()
+	for i := 1; i < min(len(p.line), nextAmong) && fewest > 0; i++ {
+		if busy := p.line[i].busy.Load(); busy < fewest {
+			best, fewest = i, busy
+		}
+	}
+	e := p.line[best]
+	p.line = slices.Delete(p.line, best, best+1)
 	e.queued.Store(false)
 	p.waiting.Add(-1)
 	return e
@@ -101,7 +113,7 @@ func (p *pool) contended(e *engine) bool {
 
 // work is a worker: it serves one partition after the other.
 func (p *pool) work() {
-	w := &poolWorker{most: 1}
+	w := &poolWorker{}
 	for {
 		e := p.next()
 		if e == nil {
@@ -147,10 +159,8 @@ type poolWorker struct {
 	// done is how many of the claimed records are finished; failure is what ended the claim at the next one.
 	done    int
 	failure *HandlerError
-	// most is how many records of one lane are claimed at a time: one where the handler takes its time, more where it is fast.
-	most int
-	call call
-	pace pacer
+	call    call
+	pace    pacer
 	// busy is true while a claim is not settled.
 	busy bool
 }

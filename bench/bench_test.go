@@ -46,7 +46,8 @@ func TestTextHasItsSizeAndRepeats(t *testing.T) {
 func TestOptionsRefuseWhatTheyDoNotKnow(t *testing.T) {
 	for _, args := range [][]string{
 		{"-mode", "fast"}, {"-broker", "redis"}, {"-consumers", "x"}, {"-topics", "100"}, {"-topics", "100:gzip"}, {"-heap", "many"},
-		{"-runs", "0"}, {"more"},
+		{"-runs", "0"}, {"more"}, {"-budget", "-1"}, {"-memory-batch", "1GiB"}, {"-workers", "0"}, {"-cells", "key"}, {"-cells", "key:1:0"},
+		{"-cells", "random:1:1"}, {"-cells", "key:1:1:1:1"}, {"-cells", ""}, {"-mode", "slow,keyorder", "-consumers", "sarama"},
 	} {
 		_, err := parseOptions(args)
 		require.Error(t, err, args)
@@ -58,22 +59,32 @@ func TestOptionsRefuseWhatTheyDoNotKnow(t *testing.T) {
 	require.Equal(t, int64(1024), o.heap)
 }
 
-// TestEveryMode runs the whole command, small, on the embedded broker.
+// TestEveryMode runs the whole command, small, on the embedded broker, where the Parallel Consumer cannot be.
 func TestEveryMode(t *testing.T) {
 	o, err := parseOptions([]string{
-		"-mode", "throughput,latency,slow,idle", "-records", "12000", "-runs", "1", "-duration", "1s", "-heap", "1MiB",
+		"-mode", strings.Join(modes, ","), "-records", "12000", "-runs", "1", "-duration", "500ms", "-heap", "1MiB",
 		"-slow-records", "600000", "-window", "50ms", "-idle-partitions", "20", "-limit", "30s",
+		"-cells", "key:10:4:200,unordered:10:4:100", "-noop-records", "12000", "-memory-partitions", "4", "-memory-records", "8000",
 	})
 	require.NoError(t, err)
 	r := newReport(o)
 	require.NoError(t, runOn(t.Context(), o, brokerEmbedded, r))
-	require.Len(t, r.Samples, len(consumerNames)*(len(modes)+1), "the slow mode measures twice")
 	var table, asJSON strings.Builder
 	require.NoError(t, r.print(&table, false))
 	require.NoError(t, r.print(&asJSON, true))
-	for _, name := range append(consumerNames, modes...) {
-		require.Contains(t, table.String(), name)
-		require.Contains(t, asJSON.String(), name)
+	asked := map[string]int{modeSlow: 2, modeKeyOrder: 2, modeNoop: 2} // with and without sleep, two cells, two topics
+	want := 0
+	for _, mode := range modes {
+		require.Contains(t, table.String(), mode)
+		for _, name := range o.of(mode) {
+			if name == parallelConsumer {
+				continue
+			}
+			want += max(asked[mode], 1)
+			require.Contains(t, table.String(), name)
+			require.Contains(t, asJSON.String(), name)
+		}
 	}
+	require.Len(t, r.Samples, want)
 	require.NotContains(t, table.String(), "NaN")
 }

@@ -22,6 +22,12 @@ func consume(ctx context.Context, t task) (*result, error) {
 		return consumeBesideSlow(ctx, t)
 	case modeIdle:
 		return consumeIdle(ctx, t)
+	case modeKeyOrder:
+		return consumeSpans(ctx, t)
+	case modeNoop:
+		return consumeCounted(ctx, t)
+	case modeMemory:
+		return consumeBlocked(ctx, t)
 	}
 	return nil, fmt.Errorf("unknown mode %q", t.Mode)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/IBM/sarama"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -14,18 +15,36 @@ import (
 
 // Who is measured.
 const (
-	troupeBatch  = "troupe-batch"
-	troupeRecord = "troupe-record"
-	saramaGroup  = "sarama"
-	franzGo      = "franz-go"
+	troupeBatch          = "troupe-batch"
+	troupeRecord         = "troupe-record"
+	troupeBatchRecycled  = "troupe-batch-recycled"
+	troupeRecordRecycled = "troupe-record-recycled"
+	troupeKeyOrder       = "troupe-key-order"
+	saramaGroup          = "sarama"
+	franzGo              = "franz-go"
+	parallelConsumer     = "parallel-consumer"
 )
 
-var consumerNames = []string{troupeBatch, troupeRecord, saramaGroup, franzGo}
+var consumerNames = []string{
+	troupeBatch, troupeRecord, troupeBatchRecycled, troupeRecordRecycled, troupeKeyOrder, saramaGroup, franzGo, parallelConsumer,
+}
+
+// takePart is who is measured in each mode.
+var takePart = map[string][]string{
+	modeThroughput: {troupeBatch, troupeRecord, troupeBatchRecycled, troupeRecordRecycled, saramaGroup, franzGo},
+	modeLatency:    {troupeBatch, troupeRecord, saramaGroup, franzGo},
+	modeSlow:       {troupeBatch, troupeRecord, troupeKeyOrder, saramaGroup, franzGo},
+	modeIdle:       {troupeBatch, troupeRecord, saramaGroup, franzGo},
+	modeKeyOrder:   {troupeRecord, parallelConsumer},
+	modeNoop:       {troupeRecord, troupeRecordRecycled, troupeBatchRecycled, parallelConsumer},
+	modeMemory:     {troupeBatch, troupeRecord, troupeRecordRecycled, saramaGroup, franzGo},
+}
 
 // pollRecords is how many records franz-go is polled for.
 const pollRecords = 500
 
-// handleFunc is called with each record: one at a time for each partition, at the same time for different ones.
+// handleFunc is called with each record: one at a time for each partition, at the same time for different ones, and
+// whenever it pleases in other orders than a partition's.
 type handleFunc func(partition int32, value []byte)
 
 // running is a consumer that was started.
@@ -39,11 +58,21 @@ type running struct {
 // start starts the task's consumer.
 func start(ctx context.Context, t task, handle handleFunc) (*running, error) {
 	switch {
-	case t.Consumer == troupeBatch || t.Consumer == troupeRecord:
-		return startTroupe(ctx, t, handle)
+	case t.Consumer == troupeBatch || t.Consumer == troupeBatchRecycled:
+		return startTroupe(ctx, t, api.HandleBatch(t.Topic.Name, func(_ context.Context, records []kafka.Record) error {
+			for i := range records {
+				handle(records[i].Partition, records[i].Value)
+			}
+			return nil
+		}, batchOptions(t)...))
+	case slices.Contains([]string{troupeRecord, troupeRecordRecycled, troupeKeyOrder}, t.Consumer):
+		return startTroupe(ctx, t, api.Handle(t.Topic.Name, func(_ context.Context, r *kafka.Record) error {
+			handle(r.Partition, r.Value)
+			return nil
+		}, recordOptions(t)...))
 	case t.Consumer == saramaGroup:
 		return startSarama(ctx, t, handle)
-	case t.Consumer == franzGo && t.Mode == modeSlow:
+	case t.Consumer == franzGo && (t.Mode == modeSlow || t.Mode == modeMemory):
 		return startFranzPerPartition(ctx, t, handle)
 	case t.Consumer == franzGo:
 		return startFranz(ctx, t, handle)
@@ -51,20 +80,45 @@ func start(ctx context.Context, t task, handle handleFunc) (*running, error) {
 	return nil, fmt.Errorf("unknown consumer %q", t.Consumer)
 }
 
-func startTroupe(ctx context.Context, t task, handle handleFunc) (*running, error) {
-	registration := api.HandleBatch(t.Topic.Name, func(_ context.Context, records []kafka.Record) error {
-		for i := range records {
-			handle(records[i].Partition, records[i].Value)
-		}
-		return nil
-	})
-	if t.Consumer == troupeRecord {
-		registration = api.Handle(t.Topic.Name, func(_ context.Context, r *kafka.Record) error {
-			handle(r.Partition, r.Value)
-			return nil
-		})
+// handlerOptions are what the task asks of Troupe's handler.
+func handlerOptions(t task) []api.HandlerOption {
+	var options []api.HandlerOption
+	switch t.Order {
+	case orderPartition:
+		options = append(options, api.PartitionOrder())
+	case orderKey:
+		options = append(options, api.KeyOrder(t.Workers))
+	case orderNone:
+		options = append(options, api.Unordered(t.Workers))
 	}
-	consumer, err := api.Spawn(ctx, api.Config{Brokers: t.Brokers, GroupID: t.Group}, registration)
+	if t.Consumer == troupeBatchRecycled || t.Consumer == troupeRecordRecycled {
+		options = append(options, api.RecycleRecords())
+	}
+	return options
+}
+
+func recordOptions(t task) []api.RecordOption {
+	var options []api.RecordOption
+	for _, option := range handlerOptions(t) {
+		options = append(options, option)
+	}
+	return options
+}
+
+func batchOptions(t task) []api.BatchOption {
+	var options []api.BatchOption
+	for _, option := range handlerOptions(t) {
+		options = append(options, option)
+	}
+	return options
+}
+
+func startTroupe(ctx context.Context, t task, registration api.Registration) (*running, error) {
+	config := api.Config{Brokers: t.Brokers, GroupID: t.Group, MemoryBudget: t.Budget}
+	if t.Mode == modeKeyOrder {
+		config.MaxInTransit = int(t.Topic.Records) // so that the window bounds nothing
+	}
+	consumer, err := api.Spawn(ctx, config, registration)
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,11 @@
-// Command bench measures Troupe beside its peers, sarama's ConsumerGroup and franz-go, over the same topics of the same
-// broker in the same run:
+// Command bench measures Troupe beside its peers, sarama's ConsumerGroup, franz-go and Confluent's Parallel Consumer, over
+// the same topics of the same broker in the same run:
 //
 //	go run .                                             # embedded broker, 100 B records, three runs: less than a minute
 //	go run . -broker embedded,kafka -topics all          # every size and codec, also on a real Kafka
 //	go run . -mode latency,slow,idle -broker kafka       # the other questions
+//	go run . -mode keyorder,noop-keyorder -broker kafka  # key order, beside the Parallel Consumer where Java is there
+//	go run . -mode memory                                # what is held when no handler returns
 //
 // # Processes
 //
@@ -11,6 +13,9 @@
 // heap nor the garbage collection nor the CPU time of one is counted for another. They are this same program, started
 // again with an environment variable and given their task as JSON on standard input; when that closes they exit, so
 // that nothing outlives the command. A real Kafka comes from integration/launch, with its environment variables.
+//
+// The Parallel Consumer is a Java program in java/, built by Maven once, in the user's cache folder, and run as a process
+// of its own too. Without Java or Maven a line that begins with SKIPPED says so. It takes part on a real Kafka only.
 //
 // # What is measured
 //
@@ -23,4 +28,25 @@
 // All consumers use their own defaults, with three exceptions: sarama fetches 1 MiB per partition at first, as the others
 // do; sarama and franz-go assign by range, which is Troupe's assignor; and franz-go is polled for at most 500 records,
 // Troupe's batch and the Java client's. The handler looks at the length of each value and counts it.
+//
+// # Key order
+//
+// The records of one partition are in the log before a consumer starts. Each handler sleeps from 0 to 5 ms, always the same
+// for the same offset, and the times at which it began and ended are kept. The ideal is computed from those times, since
+// sleeps overshoot: the calls of the busiest key one after the other, or all calls spread evenly over the workers,
+// whichever is longer. What is measured is the time from the first handler's start to the last one's end, and, beside it,
+// when the end was committed: the Parallel Consumer commits every 5 s by default. "In order" is what the same calls take
+// when planning costs nothing and a free worker takes the lowest offset that it may: a part of the distance to the ideal is
+// the order of the records and not the engine's. A run fails in which two records of one key overlapped or swapped, one was
+// handled twice, or the end was not committed.
+//
+// Neither window bounds anything in that mode: Troupe's MaxInTransit and the Parallel Consumer's messageBufferSize are the
+// number of records. The Parallel Consumer handles up to 100,000 records before in the same process, without sleeping and
+// as another group, so that its compiler is done.
+//
+// # Memory
+//
+// The records of 60 partitions are all alike and compress to nearly nothing. No handler returns. After ten seconds the
+// growth of the live heap, after a collection, and that of the process's largest size are told: Troupe's under
+// MemoryBudget, the peers' under their own defaults, which bound no such thing.
 package main

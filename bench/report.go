@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -58,17 +59,23 @@ func (r *report) add(s sample) {
 		progress("%-13s sleep %v: others %.0f k/s, slow %.0f/s", s.Consumer, s.Sleep, x.Others/1000, x.Slow)
 	case modeIdle:
 		progress("%-13s %.2f %% of a core", s.Consumer, percentOfCore(x))
+	case modeKeyOrder:
+		progress("%-26s %-17s %.3f s, %.3f more than the ideal", s.Subject, s.Consumer, x.Seconds, over(x))
+	case modeNoop:
+		progress("%-14s %-22s %.3f CPU-s per million, %.0f k/s", s.Subject, s.Consumer, perMillion(x), perSecond(x)/1000)
+	case modeMemory:
+		progress("%-22s live %.1f MiB, peak %.1f MiB", s.Consumer, liveMiB(x), growthMiB(x))
 	}
 }
 
 func perMillion(r result) float64  { return r.CPUSeconds / float64(r.Records) * 1e6 }
 func perSecond(r result) float64   { return float64(r.Records) / r.Seconds }
-func allocations(r result) float64 { return float64(r.Mallocs) / float64(r.Records) }
+func allocations(r result) float64 { return known(float64(r.Mallocs)) / float64(r.Records) }
 func steadyAllocs(r result) float64 {
-	return float64(r.Mallocs-r.StartMallocs) / float64(r.Records)
+	return known(float64(r.Mallocs-r.StartMallocs)) / float64(r.Records)
 }
-func allocated(r result) float64     { return float64(r.AllocatedBytes) / float64(r.Records) }
-func peakMiB(r result) float64       { return float64(r.PeakRSS) / (1 << 20) }
+func allocated(r result) float64     { return known(float64(r.AllocatedBytes)) / float64(r.Records) }
+func peakMiB(r result) float64       { return known(float64(r.PeakRSS)) / (1 << 20) }
 func collections(r result) float64   { return float64(r.Collections) }
 func percentOfCore(r result) float64 { return 100 * r.CPUSeconds / r.Seconds }
 func goroutines(r result) float64    { return float64(r.Goroutines) }
@@ -78,6 +85,18 @@ func p99(r result) float64           { return r.P99 }
 func longest(r result) float64       { return r.Max }
 func others(r result) float64        { return r.Others }
 func slow(r result) float64          { return r.Slow }
+func over(r result) float64          { return r.Seconds - r.Ideal }
+func liveMiB(r result) float64       { return float64(r.LiveGrowth) / (1 << 20) }
+func growthMiB(r result) float64     { return float64(r.PeakGrowth) / (1 << 20) }
+func handlers(r result) float64      { return float64(r.Handlers) }
+
+// known is NaN for a figure that a consumer in another language does not have.
+func known(value float64) float64 {
+	if value == 0 {
+		return math.NaN()
+	}
+	return value
+}
 
 // column is a figure of a table. ratio asks for it again, divided by the median of each peer.
 type column struct {
@@ -99,10 +118,23 @@ var columns = map[string][]column{
 	modeIdle: {
 		{"% of a core", "%.2f", percentOfCore, true}, {"goroutines", "%.0f", goroutines, false}, {"peak MiB", "%.0f", peakMiB, false},
 	},
+	modeNoop: {
+		{"CPU-s/M", "%.3f", perMillion, true}, {"records/s", "%.0f", perSecond, true}, {"allocs/rec", "%.3f", allocations, false},
+		{"after start", "%.3f", steadyAllocs, false}, {"B/rec", "%.0f", allocated, false}, {"peak MiB", "%.0f", peakMiB, false},
+	},
+	modeMemory: {
+		{"live MiB", "%.1f", liveMiB, false}, {"peak growth MiB", "%.1f", growthMiB, false}, {"blocked handlers", "%.0f", handlers, false},
+		{"goroutines", "%.0f", goroutines, false},
+	},
 }
 
-// peers are who the others are compared with.
-var peers = []string{franzGo, saramaGroup}
+// peersOf returns who the others are compared with in a mode.
+func peersOf(mode string) []string {
+	if mode == modeNoop {
+		return []string{parallelConsumer}
+	}
+	return []string{franzGo, saramaGroup}
+}
 
 // print writes everything, as JSON or as tables.
 func (r *report) print(w io.Writer, asJSON bool) error {
@@ -125,9 +157,12 @@ func (r *report) print(w io.Writer, asJSON bool) error {
 		done = append(done, at)
 		fmt.Fprintf(w, "\n%s on %s\n", s.Mode, s.Broker)
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-		if s.Mode == modeSlow {
+		switch s.Mode {
+		case modeSlow:
 			r.printSlow(table, s.Broker)
-		} else {
+		case modeKeyOrder:
+			r.printKeyOrder(table, s.Broker)
+		default:
 			r.printTable(table, s.Broker, s.Mode)
 		}
 		if err := table.Flush(); err != nil {
@@ -141,7 +176,7 @@ func (r *report) printTable(w io.Writer, broker, mode string) {
 	row := []string{"", "consumer"}
 	for _, c := range columns[mode] {
 		row = append(row, c.title)
-		for _, peer := range peers {
+		for _, peer := range peersOf(mode) {
 			if c.ratio {
 				row = append(row, "÷ "+peer)
 			}
@@ -157,16 +192,24 @@ func (r *report) printTable(w io.Writer, broker, mode string) {
 						return s.Broker == broker && s.Mode == mode && s.Subject == subject && s.Consumer == who
 					})
 				}
-				row = append(row, fmt.Sprintf(c.format, of(consumer)))
-				for _, peer := range peers {
+				row = append(row, figure(c.format, of(consumer)))
+				for _, peer := range peersOf(mode) {
 					if c.ratio {
-						row = append(row, fmt.Sprintf("%.2f", of(consumer)/of(peer)))
+						row = append(row, figure("%.2f", of(consumer)/of(peer)))
 					}
 				}
 			}
 			printRow(w, row)
 		}
 	}
+}
+
+// figure writes a number, and a dash for one that is not known.
+func figure(format string, value float64) string {
+	if math.IsNaN(value) {
+		return "-"
+	}
+	return fmt.Sprintf(format, value)
 }
 
 // printSlow compares the runs with a sleep to those without.

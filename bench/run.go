@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -22,6 +24,10 @@ type session struct {
 	options *options
 	broker  *broker
 	report  *report
+	// peer is the Parallel Consumer, nil where it cannot run.
+	peer *peer
+	// filled are the end offsets of the topics that are there.
+	filled map[string][]int64
 	// serial numbers groups and topics.
 	serial int
 }
@@ -50,49 +56,74 @@ func runOn(ctx context.Context, o *options, kind string, r *report) (err error) 
 	}
 	defer func() { err = errors.Join(err, b.stop()) }()
 	progress("%s at %s", b.name, strings.Join(b.addrs, ","))
-	s := &session{options: o, broker: b, report: r}
+	s := &session{options: o, broker: b, report: r, filled: make(map[string][]int64)}
+	if slices.ContainsFunc(o.modes, func(mode string) bool { return slices.Contains(o.of(mode), parallelConsumer) }) {
+		s.peer = findPeer(ctx, kind)
+	}
 	for _, mode := range o.modes {
-		switch mode {
-		case modeThroughput:
-			for _, t := range o.topics {
-				if err = s.throughput(ctx, t); err != nil {
-					break
-				}
-			}
-		case modeLatency:
-			err = s.latency(ctx)
-		case modeSlow:
-			err = s.slow(ctx)
-		case modeIdle:
-			err = s.idle(ctx)
+		if failed := s.ask(ctx, mode); failed != nil {
+			err = errors.Join(err, fmt.Errorf("%s on %s: %w", mode, b.name, failed))
 		}
-		if err != nil {
-			return fmt.Errorf("%s on %s: %w", mode, b.name, err)
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return nil
+	return err
 }
 
-// each calls f for every consumer and run, the consumers taking turns.
-func (s *session) each(f func(consumer string, run int) error) error {
+// ask runs one mode to its end.
+func (s *session) ask(ctx context.Context, mode string) (err error) {
+	switch mode {
+	case modeThroughput:
+		for _, t := range s.options.topics {
+			err = errors.Join(err, s.throughput(ctx, t))
+		}
+	case modeLatency:
+		err = s.latency(ctx)
+	case modeSlow:
+		err = s.slow(ctx)
+	case modeIdle:
+		err = s.idle(ctx)
+	case modeKeyOrder:
+		err = s.keyOrder(ctx)
+	case modeNoop:
+		err = s.noop(ctx)
+	case modeMemory:
+		err = s.memory(ctx)
+	}
+	return err
+}
+
+// each calls f for every consumer of a mode and run, the consumers taking turns. One that fails has no further turn, the
+// others go on.
+func (s *session) each(mode string, f func(consumer string, run int) error) error {
+	failed := make(map[string]error)
 	for run := range s.options.runs {
-		for _, consumer := range s.options.consumers {
+		for _, consumer := range s.options.of(mode) {
+			if consumer == parallelConsumer && s.peer == nil || failed[consumer] != nil {
+				continue
+			}
 			if err := f(consumer, run); err != nil {
-				return err
+				progress("FAILED: %v", err)
+				failed[consumer] = err
 			}
 		}
 	}
-	return nil
+	return errors.Join(slices.Collect(maps.Values(failed))...)
 }
 
-// fill creates and fills a topic and returns its end offsets.
+// fill creates and fills a topic, unless it is there, and returns its end offsets.
 func (s *session) fill(ctx context.Context, t topic) ([]int64, error) {
+	if ends, ok := s.filled[t.Name]; ok {
+		return ends, nil
+	}
 	began := time.Now()
 	var done loaded
 	if err := runChild(ctx, task{Role: roleLoad, Brokers: s.broker.addrs, Topic: t}, &done); err != nil {
 		return nil, err
 	}
 	progress("%s: %d records in %d partitions, %.1f s", t.Name, t.Records, t.Partitions, time.Since(began).Seconds())
+	s.filled[t.Name] = done.Ends
 	return done.Ends, nil
 }
 
@@ -110,16 +141,25 @@ func (s *session) task(mode, consumer string, t topic, ends []int64, run int) ta
 	return out
 }
 
+// committing are the modes whose consumers must have committed the end of every partition.
+var committing = []string{modeThroughput, modeKeyOrder, modeNoop}
+
 // consume runs a consumer in a process of its own and keeps what it found.
 func (s *session) consume(ctx context.Context, t task, subject string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.options.limit)
 	defer cancel()
-	var r result
-	if err := runChild(ctx, t, &r); err != nil {
+	r := &result{}
+	var err error
+	if t.Consumer == parallelConsumer {
+		r, err = s.peer.consume(ctx, t)
+	} else {
+		err = runChild(ctx, t, r)
+	}
+	if err != nil {
 		return err
 	}
-	s.report.add(sample{Broker: s.broker.name, Mode: t.Mode, Subject: subject, Consumer: t.Consumer, Sleep: t.Sleep, Result: r})
-	if t.Mode != modeThroughput {
+	s.report.add(sample{Broker: s.broker.name, Mode: t.Mode, Subject: subject, Consumer: t.Consumer, Sleep: t.Sleep, Result: *r})
+	if !slices.Contains(committing, t.Mode) {
 		return nil
 	}
 	return checkCommitted(ctx, s.broker.addrs, t.Group, t.Topic, t.Ends)
@@ -130,7 +170,7 @@ func (s *session) throughput(ctx context.Context, t topic) error {
 	if err != nil {
 		return err
 	}
-	return s.each(func(consumer string, run int) error {
+	return s.each(modeThroughput, func(consumer string, run int) error {
 		return s.consume(ctx, s.task(modeThroughput, consumer, t, ends, run), t.String())
 	})
 }
@@ -139,7 +179,7 @@ func (s *session) throughput(ctx context.Context, t topic) error {
 func (s *session) latency(ctx context.Context) error {
 	o := s.options
 	subject := fmt.Sprintf("%d/s", o.rate)
-	return s.each(func(consumer string, run int) error {
+	return s.each(modeLatency, func(consumer string, run int) error {
 		s.serial++
 		t := topic{Name: fmt.Sprintf("bench-latency-%d-%d", os.Getpid(), s.serial), Partitions: partitions, Size: stampedSize, Codec: "none"}
 		ends, err := s.fill(ctx, t)
@@ -164,9 +204,12 @@ func (s *session) slow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.each(func(consumer string, run int) error {
+	return s.each(modeSlow, func(consumer string, run int) error {
 		for _, sleep := range []time.Duration{0, o.sleep} {
 			work := s.task(modeSlow, consumer, t, ends, run)
+			if consumer == troupeKeyOrder {
+				work.Order, work.Workers = orderKey, o.workers
+			}
 			work.Sleep, work.Window, work.Rest = sleep, o.window, min(longestSettle, o.window)
 			if err := s.consume(ctx, work, o.sleep.String()+" on 1 of 12"); err != nil {
 				return err
@@ -183,7 +226,7 @@ func (s *session) idle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.each(func(consumer string, run int) error {
+	return s.each(modeIdle, func(consumer string, run int) error {
 		work := s.task(modeIdle, consumer, t, ends, run)
 		work.Window, work.Rest = o.duration, min(longestRest, o.duration)
 		return s.consume(ctx, work, fmt.Sprintf("%d partitions", o.idlePartitions))

@@ -19,9 +19,12 @@ const (
 	modeLatency    = "latency"
 	modeSlow       = "slow"
 	modeIdle       = "idle"
+	modeKeyOrder   = "keyorder"
+	modeNoop       = "noop-keyorder"
+	modeMemory     = "memory"
 )
 
-var modes = []string{modeThroughput, modeLatency, modeSlow, modeIdle}
+var modes = []string{modeThroughput, modeLatency, modeSlow, modeIdle, modeKeyOrder, modeNoop, modeMemory}
 
 // task is what a child process is to do. It travels as JSON.
 type task struct {
@@ -39,9 +42,14 @@ type task struct {
 	Heap int64 `json:"heap,omitempty"`
 	// Profile is the file for a CPU profile of the measured time; empty for none.
 	Profile string `json:"profile,omitempty"`
+	// Order and Workers are how Troupe and the Parallel Consumer handle records: Order is empty for Troupe's default.
+	Order   string `json:"order,omitempty"`
+	Workers int    `json:"workers,omitempty"`
+	// Budget is the MemoryBudget of the memory mode, in bytes.
+	Budget int64 `json:"budget,omitempty"`
 	// Sleep is what the handler of partition 0 sleeps per record in the slow neighbor mode.
 	Sleep time.Duration `json:"sleep,omitempty"`
-	// Window is how long the slow neighbor and the idle mode measure, Rest how long they wait before.
+	// Window is how long the slow neighbor and the idle mode measure, Rest how long they, and the memory mode, wait before.
 	Window time.Duration `json:"window,omitempty"`
 	Rest   time.Duration `json:"rest,omitempty"`
 
@@ -59,6 +67,12 @@ type topic struct {
 	Records    int64  `json:"records"`
 	Size       int    `json:"size"`
 	Codec      string `json:"codec"`
+	// Keys is how many keys there are, given to records at random; 0 gives each record its own.
+	Keys int `json:"keys,omitempty"`
+	// Batch is how many bytes of records a batch has before compression; 0 for the default.
+	Batch int32 `json:"batch,omitempty"`
+	// Uniform makes all values alike, so that they compress well.
+	Uniform bool `json:"uniform,omitempty"`
 }
 
 // String says what is in it, such as "100 B lz4".
@@ -98,4 +112,17 @@ type result struct {
 	// Others is the rate of all partitions but the slow one, in records per second, Slow that of partition 0.
 	Others float64 `json:"others,omitempty"`
 	Slow   float64 `json:"slow,omitempty"`
+
+	// Ideal is the least time the key order mode's handlers need, in seconds, InOrder what they take when a free worker
+	// takes the lowest offset it may. Committed is from the first handler to the commit of the end; Seconds is then from the
+	// first handler's start to the last one's end.
+	Ideal     float64 `json:"ideal,omitempty"`
+	InOrder   float64 `json:"inOrder,omitempty"`
+	Committed float64 `json:"committed,omitempty"`
+
+	// LiveGrowth is by how many bytes the live heap has grown in the memory mode, PeakGrowth by how many the process's
+	// largest size, Handlers how many handlers are blocked.
+	LiveGrowth int64 `json:"liveGrowth,omitempty"`
+	PeakGrowth int64 `json:"peakGrowth,omitempty"`
+	Handlers   int64 `json:"handlers,omitempty"`
 }

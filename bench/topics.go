@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,12 @@ const (
 	partitions = 12
 	// loadBatchBytes is the size of the batches on the broker.
 	loadBatchBytes = 64 << 10
-	loadLinger     = 50 * time.Millisecond
-	loadBuffered   = 200_000
+	// maxBatchBytes bounds what may be asked for.
+	maxBatchBytes = 64 << 20
+	loadLinger    = 50 * time.Millisecond
+	// loadLingerLarge is long enough that batches of a size that was asked for are full.
+	loadLingerLarge = 10 * time.Second
+	loadBuffered    = 200_000
 )
 
 // How many records a topic has when -records does not say.
@@ -65,9 +70,13 @@ type loaded struct {
 
 // load creates the topic and fills it, the records going to the partitions in turn.
 func load(ctx context.Context, t task) (*loaded, error) {
+	batch, linger := int32(loadBatchBytes), loadLinger
+	if t.Topic.Batch > 0 {
+		batch, linger = t.Topic.Batch, loadLingerLarge
+	}
 	client, err := kgo.NewClient(kgo.SeedBrokers(t.Brokers...), kgo.DefaultProduceTopic(t.Topic.Name),
-		kgo.ProducerBatchCompression(codecOf(t.Topic.Codec)), kgo.ProducerBatchMaxBytes(loadBatchBytes),
-		kgo.ProducerLinger(loadLinger), kgo.MaxBufferedRecords(loadBuffered), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+		kgo.ProducerBatchCompression(codecOf(t.Topic.Codec)), kgo.ProducerBatchMaxBytes(batch),
+		kgo.ProducerLinger(linger), kgo.MaxBufferedRecords(loadBuffered), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		return nil, err
 	}
@@ -77,10 +86,18 @@ func load(ctx context.Context, t task) (*loaded, error) {
 		return nil, fmt.Errorf("create %s: %w", t.Topic.Name, err)
 	}
 	words := newText()
+	keys := rand.New(rand.NewPCG(3, 4))
 	failed := make(chan error, 1)
 	for i := range t.Topic.Records {
-		record := &kgo.Record{
-			Partition: int32(i % int64(t.Topic.Partitions)), Key: strconv.AppendInt(nil, i, 10), Value: words.value(t.Topic.Size),
+		key := i
+		if t.Topic.Keys > 0 {
+			key = keys.Int64N(int64(t.Topic.Keys))
+		}
+		record := &kgo.Record{Partition: int32(i % int64(t.Topic.Partitions)), Key: strconv.AppendInt(nil, key, 10)}
+		if t.Topic.Uniform {
+			record.Value = uniform(t.Topic.Size)
+		} else {
+			record.Value = words.value(t.Topic.Size)
 		}
 		client.Produce(ctx, record, func(_ *kgo.Record, err error) {
 			if err != nil {
@@ -163,6 +180,9 @@ func (t *text) value(size int) []byte {
 	}
 	return v[:size]
 }
+
+// uniform is a value that compresses well.
+func uniform(size int) []byte { return bytes.Repeat([]byte{'u'}, size) }
 
 // checkCommitted asks the broker whether the group has committed the end of every partition.
 func checkCommitted(ctx context.Context, brokers []string, group string, t topic, ends []int64) error {
