@@ -306,6 +306,7 @@ func (p *partition) requestFinalCommit(ctx actor.Context, deadline time.Time) {
 	p.flushBy = deadline
 	if p.tracker != nil {
 		p.collect()
+		p.mapAlarm.stop()
 		p.offer(ctx)
 	}
 	p.flush(ctx)
@@ -392,7 +393,7 @@ func (p *partition) offer(ctx actor.Context) {
 	p.offered, p.offeredBeyond = offset, beyond
 	if p.cell.offer.Swap(&commit.Offset{
 		TopicPartition: p.tp, Epoch: p.epoch, PositionEpoch: p.positionEpoch, Offset: offset, LeaderEpoch: p.tracker.CommittableEpoch(),
-		Finished: p.cell.acked.Load(), Metadata: p.metadata(offset),
+		Finished: p.cell.acked.Load(), Metadata: p.metadata(offset), Start: p.cell.committed.Load() < 0 && p.cell.acked.Load() == 0,
 	}) == nil {
 		ctx.Send(p.committer, &p.cell.offered)
 	}

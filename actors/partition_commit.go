@@ -23,16 +23,25 @@ func (p *partition) metadata(offset int64) string {
 		return p.startedWith // nothing of what it says has come by yet
 	}
 	m := commit.Metadata{TopicID: p.intake.leader.topicID}
-	if !p.shared.settings.OffsetMap || p.intake.rewind != nil || p.tracker.FinishedBeyond() == 0 {
+	if !p.shared.settings.OffsetMap || p.intake.rewind != nil || p.tracker.FinishedBeyond() == 0 && !p.mapAhead() {
 		if p.markOf != m.TopicID {
 			p.markOf = m.TopicID
 			p.mark, _ = m.Encode(offset, commit.DefaultMetadataLimit)
 		}
 		return p.mark
 	}
-	m.Map = p.tracker.Map()
+	m.Map = p.tracker.Map().Then(p.finishedBefore, p.tracker.Position())
 	text, _ := m.Encode(offset, commit.DefaultMetadataLimit) // a map that does not fit is left out; the offset goes all the same
 	return text
+}
+
+// mapAhead reports whether the map that this ownership started with says something of records that have not come by yet.
+func (p *partition) mapAhead() bool {
+	if p.finishedBefore.Empty() {
+		return false
+	}
+	_, last := p.finishedBefore.Run(p.finishedBefore.Runs() - 1)
+	return last >= p.tracker.Position()
 }
 
 // mapDue reports whether a map may be offered now though the offset has not moved: making one takes time, and it is not
@@ -131,6 +140,7 @@ func (p *partition) commitWanted(ctx actor.Context, m *commitWanted) {
 		return
 	}
 	p.collect()
+	p.mapAlarm.stop()
 	p.offer(ctx)
 	p.flushID++
 	p.commits[p.flushID] = m.waiter

@@ -21,6 +21,9 @@ type Offset struct {
 	// Finished is how many records were finished under Epoch in all, for strategies that count them. A count below the last
 	// one began anew.
 	Finished uint64
+	// Start says that the partition starts here and that nothing is stored: it is committed at once, whatever the strategy
+	// says, [Manual] excepted, as a restart might start elsewhere.
+	Start bool
 }
 
 // Round is the content of one OffsetCommit.

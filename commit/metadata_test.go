@@ -353,3 +353,49 @@ func BenchmarkOffsetMap(b *testing.B) {
 	}
 	b.ReportMetric(float64(size), "bytes")
 }
+
+func TestAMapGoesOnWithTheOneBeforeItAsItsNaiveTwinDoes(t *testing.T) {
+	for seed := range uint64(2000) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		draw := func(from, to int64) (m OffsetMap, in map[int64]bool) {
+			in = map[int64]bool{}
+			m.leaderEpoch = int32(random.IntN(2))
+			for offset := from; offset < to; {
+				offset += int64(random.IntN(4))
+				last := min(offset+int64(random.IntN(4)), to-1)
+				if offset > last {
+					break
+				}
+				if n := len(m.runs); n > 0 && m.runs[n-1].last+1 >= offset {
+					m.runs[n-1].last = last
+				} else {
+					m.runs = append(m.runs, offsetRun{offset, last})
+				}
+				for o := offset; o <= last; o++ {
+					in[o] = true
+				}
+				offset = last + 1
+			}
+			return m, in
+		}
+		from := int64(random.IntN(30))
+		m, mine := draw(0, from)
+		other, others := draw(0, 40)
+		got := m.Then(other, from)
+		mixed := m.Empty() || m.leaderEpoch == other.leaderEpoch
+		for offset := range int64(45) {
+			want := mine[offset] && offset < from || mixed && others[offset] && offset >= from
+			if is := got.Finished(offset, got.LeaderEpoch()); is != want && !got.Empty() {
+				t.Fatalf("seed %d: %v then %v from %d: %d is %t", seed, m, other, from, offset, is)
+			}
+			if got.Empty() && want {
+				t.Fatalf("seed %d: %v then %v from %d is empty", seed, m, other, from)
+			}
+		}
+		for i := 1; i < got.Runs(); i++ {
+			if got.runs[i-1].last+1 >= got.runs[i].first {
+				t.Fatalf("seed %d: runs %v", seed, got.runs)
+			}
+		}
+	}
+}

@@ -231,3 +231,21 @@ func decodeBits(data []byte, committed int64) ([]offsetRun, error) {
 	}
 	return runs, nil
 }
+
+// Then returns the map with what another one says of the offsets from on. Where both say something they have to be of one
+// leader epoch, else the other is left out: of a mix no epoch could prove that a record is the one that was finished.
+func (m OffsetMap) Then(other OffsetMap, from int64) OffsetMap {
+	rest := other.beyond(from - 1)
+	switch {
+	case m.Empty():
+		return rest
+	case rest.Empty() || rest.leaderEpoch != m.leaderEpoch:
+		return m
+	}
+	runs := slices.Clone(m.runs)
+	if last := len(runs) - 1; runs[last].last+1 >= rest.runs[0].first {
+		runs[last].last = rest.runs[0].last
+		rest.runs = rest.runs[1:]
+	}
+	return OffsetMap{runs: append(runs, rest.runs...), leaderEpoch: m.leaderEpoch}
+}

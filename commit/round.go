@@ -309,6 +309,9 @@ func (r *Rounds) offer(now time.Time, offset Offset) {
 	}
 	l.offered = offset
 	r.settle(now, l)
+	if offset.Start && l.committed == kafka.NoOffset && l.want == wantOffset {
+		l.urgent, r.dirty = true, true
+	}
 }
 
 // rewind begins a new position epoch: what was confirmed before says nothing about it, and a round in flight confirms

@@ -24,6 +24,18 @@ var rules = []struct {
 	{"AnUnknownTopicIsJoinedWhenItAppears", unknownTopic, true},
 	{"ACloseIsBoundedByItsContext", closeIsBounded, false},
 	{"ABombStopsItsPartitionOnly", bombStopsItsPartitionOnly, false},
+	{"HolesAndFailures/PartitionOrder/Handle", holesAndFailures(inPartitionOrder, recordKind), false},
+	{"HolesAndFailures/PartitionOrder/HandleBatch", holesAndFailures(inPartitionOrder, batchKind), false},
+	{"HolesAndFailures/PartitionOrder/HandleAsync", holesAndFailures(inPartitionOrder, asyncKind), false},
+	{"HolesAndFailures/PartitionOrder/HandleActor", holesAndFailures(inPartitionOrder, actorKind), false},
+	{"HolesAndFailures/KeyOrder/Handle", holesAndFailures(inKeyOrder, recordKind), false},
+	{"HolesAndFailures/KeyOrder/HandleBatch", holesAndFailures(inKeyOrder, batchKind), false},
+	{"HolesAndFailures/KeyOrder/HandleAsync", holesAndFailures(inKeyOrder, asyncKind), false},
+	{"HolesAndFailures/KeyOrder/HandleActor", holesAndFailures(inKeyOrder, actorKind), false},
+	{"HolesAndFailures/Unordered/Handle", holesAndFailures(inNoOrder, recordKind), false},
+	{"HolesAndFailures/Unordered/HandleBatch", holesAndFailures(inNoOrder, batchKind), false},
+	{"HolesAndFailures/Unordered/HandleAsync", holesAndFailures(inNoOrder, asyncKind), false},
+	{"HolesAndFailures/Unordered/HandleActor", holesAndFailures(inNoOrder, actorKind), false},
 }
 
 func TestEmbedded(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 
 // ledger has every delivery of every member of a test.
 type ledger struct {
+	calls   atomic.Uint64
 	mu      sync.Mutex
 	entries []*entry
 	handled map[spot]int
@@ -33,15 +35,23 @@ type spot struct {
 type entry struct {
 	spot
 	member     string
+	key        string
 	attempt    int
+	call       uint64    // what came in one call, or one delivery, has the same number
 	start, end time.Time // end is zero while the handler runs
 	err        error
 }
 
 func newLedger() *ledger { return &ledger{handled: make(map[spot]int)} }
 
+// open notes a record that comes in a call of its own.
 func (l *ledger) open(ctx context.Context, member string, r *kafka.Record) *entry {
-	e := &entry{spot: spot{r.TopicPartition(), r.Offset}, member: member, attempt: 1, start: time.Now()}
+	return l.openIn(ctx, member, l.newCall(), r)
+}
+
+// openIn notes a record that comes together with others, which have the same call.
+func (l *ledger) openIn(ctx context.Context, member string, call uint64, r *kafka.Record) *entry {
+	e := &entry{spot: spotOf(r), member: member, key: string(r.Key), attempt: 1, call: call, start: time.Now()}
 	if d := actors.DeliveryFrom(ctx); d != nil {
 		e.attempt = d.Attempt()
 	}
@@ -50,6 +60,10 @@ func (l *ledger) open(ctx context.Context, member string, r *kafka.Record) *entr
 	l.entries = append(l.entries, e)
 	return e
 }
+
+func spotOf(r *kafka.Record) spot { return spot{r.TopicPartition(), r.Offset} }
+
+func (l *ledger) newCall() uint64 { return l.calls.Add(1) }
 
 func (l *ledger) close(e *entry, err error) {
 	l.mu.Lock()
@@ -143,18 +157,78 @@ func (l *ledger) allHandled(t *testing.T, ends map[kafka.TopicPartition]int64) {
 // noOverlap demands that at no time two handlers were inside one partition.
 func (l *ledger) noOverlap(t *testing.T) {
 	t.Helper()
+	l.noOverlapIn(t, func(e *entry) any { return e.tp })
+}
+
+// noOverlapIn demands that at no time two calls were inside one lane. Inside of a call the records are the user's.
+func (l *ledger) noOverlapIn(t *testing.T, lane func(*entry) any) {
+	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	last := make(map[kafka.TopicPartition]*entry)
+	type running struct {
+		call  uint64
+		until time.Time // the end that is latest of the call's records in the lane
+		open  bool
+		entry *entry
+	}
+	last := make(map[any]*running)
 	sorted := slices.Clone(l.entries)
 	slices.SortStableFunc(sorted, func(a, b *entry) int { return a.start.Compare(b.start) })
 	for _, e := range sorted {
-		if before := last[e.tp]; before != nil && (before.end.IsZero() || before.end.After(e.start)) {
-			assert.Fail(t, "two handlers in one partition", "%s: %s at %d from %v to %v, %s at %d from %v", e.tp,
-				before.member, before.offset, before.start, before.end, e.member, e.offset, e.start)
-			return
+		before := last[lane(e)]
+		if before == nil || before.call != e.call {
+			if before != nil && (before.open || before.until.After(e.start)) {
+				assert.Fail(t, "two handlers in one lane", "%s, %v: %s at %d from %v to %v, %s at %d from %v", e.tp, lane(e),
+					before.entry.member, before.entry.offset, before.entry.start, before.entry.end, e.member, e.offset, e.start)
+				return
+			}
+			before = &running{call: e.call}
+			last[lane(e)] = before
 		}
-		last[e.tp] = e
+		before.entry, before.open = e, before.open || e.end.IsZero()
+		if e.end.After(before.until) {
+			before.until = e.end
+		}
+	}
+}
+
+// afterItsPredecessors demands that no record was begun before all those of its lane with lower offsets were finished, other
+// than those that came in the same call.
+func (l *ledger) afterItsPredecessors(t *testing.T, lane func(*entry) any) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	type visit struct {
+		spot
+		call uint64
+	}
+	first, finished, visits := make(map[any]map[int64]*entry), make(map[spot]time.Time), make(map[visit]bool)
+	for _, e := range l.entries {
+		visits[visit{e.spot, e.call}] = true
+		if first[lane(e)] == nil {
+			first[lane(e)] = make(map[int64]*entry)
+		}
+		if first[lane(e)][e.offset] == nil {
+			first[lane(e)][e.offset] = e
+		}
+		if _, known := finished[e.spot]; !known && e.err == nil && !e.end.IsZero() {
+			finished[e.spot] = e.end
+		}
+	}
+	for _, records := range first {
+		for offset, e := range records {
+			for lower, before := range records {
+				if lower >= offset || visits[visit{before.spot, e.call}] {
+					continue
+				}
+				end, done := finished[before.spot]
+				if !done || end.After(e.start) {
+					assert.Fail(t, "a record was begun before its predecessor was finished", "%s: %d at %v by %s, %d finished at %v",
+						e.tp, offset, e.start, e.member, lower, end)
+					return
+				}
+			}
+		}
 	}
 }
 

@@ -47,7 +47,7 @@ type stage struct {
 // newStage makes the topic. Its files are kept, and the ends of the workers' logs shown, when the test fails.
 func newStage(t *testing.T, binary string, brokers []string, a admin, partitions int32, flags ...string) *stage {
 	t.Helper()
-	name := strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())
+	name := unique(t, "stage")
 	dir, err := os.MkdirTemp("", "troupe-workers-")
 	require.NoError(t, err)
 	s := &stage{binary: binary, dir: dir, brokers: brokers, admin: a, topic: name, group: name, partitions: partitions, flags: flags}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -18,22 +19,43 @@ const (
 	kindActor = "actor"
 )
 
+// What is handled one after the other, as -order names it.
+const (
+	orderPartition = "partition"
+	orderKey       = "key"
+	orderNone      = "none"
+)
+
 // job is what is done with a record: to spend some time on it and to write it down.
 type job struct {
 	output *output
 	work   time.Duration
+	// block has the offsets whose records are never finished.
+	block []int64
 }
 
 // registration makes the handler that the flags ask for.
 func (j *job) registration(s settings) api.Registration {
-	most := api.MaxRecords(s.maxRecords)
+	most, order := api.MaxRecords(s.maxRecords), s.engine()
 	switch s.handler {
 	case kindBatch:
-		return api.HandleBatch(s.topic, j.handleBatch, most)
+		return api.HandleBatch(s.topic, j.handleBatch, most, order)
 	case kindActor:
-		return api.HandleActor(s.topic, func(kafka.TopicPartition) actor.Actor { return &clerk{job: j} }, most)
+		return api.HandleActor(s.topic, func(kafka.TopicPartition) actor.Actor { return &clerk{job: j} }, most, order)
 	default:
-		return api.Handle(s.topic, j.handle, most)
+		return api.Handle(s.topic, j.handle, most, order)
+	}
+}
+
+// engine is the order that the flags ask for.
+func (s settings) engine() api.HandlerOption {
+	switch s.order {
+	case orderKey:
+		return api.KeyOrder(s.workers)
+	case orderNone:
+		return api.Unordered(s.workers)
+	default:
+		return api.PartitionOrder()
 	}
 }
 
@@ -60,11 +82,15 @@ func (j *job) do(ctx context.Context, epoch kafka.AssignmentEpoch, record *kafka
 	if err := j.output.note("begin", record, epoch); err != nil {
 		return err
 	}
-	if j.work > 0 {
-		timer := time.NewTimer(j.work)
-		defer timer.Stop()
+	if blocked := slices.Contains(j.block, record.Offset); blocked || j.work > 0 {
+		var over <-chan time.Time // never, for one that is blocked
+		if !blocked {
+			timer := time.NewTimer(j.work)
+			defer timer.Stop()
+			over = timer.C
+		}
 		select {
-		case <-timer.C:
+		case <-over:
 		case <-ctx.Done():
 			if err := j.output.note("cut", record, epoch); err != nil {
 				return err
@@ -76,8 +102,8 @@ func (j *job) do(ctx context.Context, epoch kafka.AssignmentEpoch, record *kafka
 }
 
 // clerk is the handler of kind actor, one for each partition. It must not block in Receive, so the records of a delivery
-// are worked on by a goroutine, which acknowledges each when it is written down. There is one at a time, since the next
-// delivery comes when every record of this one has its verdict.
+// are worked on by a goroutine, which acknowledges each when it is written down. In partition order there is one at a time,
+// since the next delivery comes when every record of this one has its verdict.
 type clerk struct{ job *job }
 
 // Receive implements actor.Actor.

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -49,8 +50,12 @@ type settings struct {
 	metadataAge    time.Duration
 	requestTimeout time.Duration
 	handler        string
+	order          string
+	workers        int
 	maxRecords     int
 	work           time.Duration
+	block          []int64
+	offsetMap      bool
 	out            string
 	trace          string
 }
@@ -102,8 +107,12 @@ func parse(args []string) (settings, error) {
 	flags.DurationVar(&s.metadataAge, "metadata-age", 0, "metadata.max.age.ms; 0 for the default, 1m")
 	flags.DurationVar(&s.requestTimeout, "request-timeout", 0, "request.timeout.ms; 0 for the default, 30s")
 	flags.StringVar(&s.handler, "handler", kindFunc, "func, batch or actor")
+	flags.StringVar(&s.order, "order", orderPartition, "what is handled one after the other: partition, key or none")
+	flags.IntVar(&s.workers, "workers", 16, "how many records are handled at once with -order key and none")
 	flags.IntVar(&s.maxRecords, "max-records", 500, "the most records of one delivery")
 	flags.DurationVar(&s.work, "work", 0, "time to spend on each record")
+	block := flags.String("block", "", "offsets with commas between, of every partition, whose records are worked on for ever")
+	flags.BoolVar(&s.offsetMap, "offset-map", false, "commit what is finished beyond the committed offset, so that it is not repeated")
 	flags.StringVar(&s.out, "out", "", `file to append "PARTITION OFFSET" to, for each handled record (required)`)
 	flags.StringVar(&s.trace, "trace", "", `file to append "begin|done|cut PARTITION OFFSET EPOCH NANOSECONDS" to; empty for none`)
 	if err := flags.Parse(args); err != nil {
@@ -117,6 +126,17 @@ func parse(args []string) (settings, error) {
 	}
 	if s.handler != kindFunc && s.handler != kindBatch && s.handler != kindActor {
 		wrong = append(wrong, "-handler is func, batch or actor")
+	}
+	if s.order != orderPartition && s.order != orderKey && s.order != orderNone {
+		wrong = append(wrong, "-order is partition, key or none")
+	}
+	for text := range strings.SplitSeq(*block, ",") {
+		if offset, err := strconv.ParseInt(text, 10, 64); err == nil && offset >= 0 {
+			s.block = append(s.block, offset)
+		} else if *block != "" {
+			wrong = append(wrong, "-block is offsets with commas between")
+			break
+		}
 	}
 	if s.work < 0 {
 		wrong = append(wrong, "-work is not negative")
@@ -148,8 +168,9 @@ func run(ctx context.Context, s settings, log *zap.Logger) error {
 		DrainTimeout:    s.drain,
 		MetadataMaxAge:  s.metadataAge,
 		RequestTimeout:  s.requestTimeout,
+		OffsetMap:       s.offsetMap,
 	},
-		(&job{output: output, work: s.work}).registration(s),
+		(&job{output: output, work: s.work, block: s.block}).registration(s),
 		api.WithLogger(log),
 		api.WithObserver(func(e event.Event) { logEvent(log, e) }),
 	)
