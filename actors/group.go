@@ -44,13 +44,14 @@ type group struct {
 	broker    kafka.Broker
 	stable    bool
 
-	join     MembershipClient
-	joinWork *worker
-	metadata *metadataView
-	parts    map[kafka.TopicPartition]*part
-	fetchers map[int32]kafka.Broker
-	loan     *loan
-	starts   startQueue
+	join      MembershipClient
+	joinWork  *worker
+	metadata  *metadataView
+	parts     map[kafka.TopicPartition]*part
+	fetchers  map[int32]kafka.Broker
+	loan      *loan
+	starts    startQueue
+	callbacks callbacks
 
 	// leaveSeq is the LeaveGroup that is asked for; praised is when the children were last told that they do well.
 	leaveSeq uint64
@@ -143,6 +144,8 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 		g.positionsAnswered(ctx, m)
 	case *partitionReleased:
 		g.partitionReleased(ctx, m)
+	case *callbackDone:
+		g.callbackDone(ctx, m)
 	case *keyReturned:
 		g.keyReturned(ctx, m)
 	}
@@ -200,6 +203,7 @@ func (g *group) stop() {
 		a.stop()
 	}
 	g.starts.hook.stop()
+	g.stopCallbacks()
 	g.joinWork.stop()
 	g.join.Close()
 	g.metadata.stop()

@@ -23,6 +23,9 @@ type part struct {
 	cell  *cell
 	phase partPhase
 	route route
+	// told is true when OnAssigned has returned: before that nothing starts. leaving is the revocation that callbacks hold up.
+	told    bool
+	leaving *leaving
 }
 
 // partPhase is how far the group is with a partition; the partition's own machine has the rest.
@@ -94,13 +97,15 @@ func (g *group) assign(ctx actor.Context, e rebalance.AssignPartitions) {
 		g.refreshSoon()
 	}
 	g.settleLoan(ctx)
-	g.requestStarts(ctx)
+	g.assignedCallback(ctx, e.Grants)
 }
 
 // introduce tells a new partition actor what it needs to begin.
 func (g *group) introduce(ctx actor.Context, p *part, pid *actor.PID, phase partPhase) {
 	p.phase, p.route = phase, noRoute
-	g.starts.add(p.tp)
+	if p.told {
+		g.starts.add(p.tp)
+	}
 	if committer := g.Lookup(committerKey); committer != nil {
 		ctx.Send(pid, &committerKnown{epoch: p.epoch, pid: committer})
 	}
@@ -179,6 +184,7 @@ func (g *group) committerRespawned(ctx actor.Context, pid *actor.PID) {
 // revoke begins REVOKING: each partition drains, commits and lets go by itself.
 func (g *group) revoke(ctx actor.Context, e rebalance.RevokePartitions) {
 	g.shared.observe(event.PartitionsRevoked{Member: g.shared.member(), Partitions: partitionsOf(e.Grants), Closing: e.Closing})
+	g.revokingCallback(ctx, e.Grants, e.DrainUntil, e.Deadline)
 	for _, grant := range e.Grants {
 		p := g.part(grant.TopicPartition, grant.Epoch)
 		if p == nil {
@@ -200,6 +206,7 @@ func (g *group) revoke(ctx actor.Context, e rebalance.RevokePartitions) {
 func (g *group) lose(ctx actor.Context, e rebalance.LosePartitions) {
 	lost := partitionsOf(e.Grants)
 	g.shared.observe(event.PartitionsLost{Member: g.shared.member(), Partitions: lost, Err: e.Cause})
+	g.lostCallback(ctx, lost)
 	g.cutOff(ctx, lost)
 	for _, grant := range e.Grants {
 		p := g.part(grant.TopicPartition, grant.Epoch)
@@ -208,6 +215,7 @@ func (g *group) lose(ctx actor.Context, e rebalance.LosePartitions) {
 		}
 		p.phase = partLeaving
 		p.cell.lose()
+		g.lostWhileLeaving(ctx, p)
 		g.starts.remove(p.tp)
 		g.tell(ctx, committerKey, &partitionFenced{tp: p.tp, epoch: p.epoch})
 		pid := g.Lookup(p.key)
@@ -258,5 +266,5 @@ func (g *group) release(ctx actor.Context, p *part, m *partitionReleased) {
 		g.report.uncommitted = append(g.report.uncommitted,
 			UncommittedPartition{TopicPartition: p.tp, Committed: m.committed, Pending: m.pending, Err: m.err})
 	}
-	g.feed(ctx, rebalance.PartitionReleased{TopicPartition: p.tp, Epoch: p.epoch})
+	g.drained(ctx, p)
 }

@@ -115,6 +115,8 @@ type Settings struct {
 	BlockedAfter time.Duration
 	// Positions says where partitions start when offsets are kept outside of Kafka; nil for the committed offsets.
 	Positions PositionsFunc
+	// Callbacks are told of partitions that come and go.
+	Callbacks Callbacks
 
 	// MaxInTransit and ResumeBelow are records per partition.
 	MaxInTransit int

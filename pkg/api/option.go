@@ -38,6 +38,7 @@ type parts struct {
 	observer      func(event.Event)
 	buffer        int
 	poison        bool
+	callbacks     actors.Callbacks
 	positions     actors.PositionsFunc
 	dial          func(ctx context.Context, network, addr string) (net.Conn, error)
 	problems      []Problem

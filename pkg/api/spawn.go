@@ -89,7 +89,7 @@ func plan(given Config, p *parts) (actors.Settings, *wire.Network, error) {
 		problems = append(problems, r.check(&sound, seen)...)
 		settings.Registrations = append(settings.Registrations, r.resolve(&c, report))
 	}
-	settings.Positions = p.positions
+	settings.Positions, settings.Callbacks = p.positions, p.callbacks
 	problems = append(problems, p.problems...)
 	network, found := connect(&c, p)
 	if problems = append(problems, found...); len(problems) > 0 {

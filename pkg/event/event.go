@@ -90,6 +90,15 @@ type PartitionsLost struct {
 	Err        error
 }
 
+// CallbackFailed: a callback of the user's returned an error, panicked, or did not return in time. The member goes on.
+type CallbackFailed struct {
+	Member Member
+	// Callback is "OnAssigned", "OnRevoking", "OnRevoked" or "OnLost".
+	Callback   string
+	Partitions []kafka.TopicPartition
+	Err        error
+}
+
 // PartitionReleased: one partition is drained, committed and fenced. Uncommitted is the number of records that were
 // finished or delivered and not confirmed by the coordinator: they come again to the next owner.
 type PartitionReleased struct {
@@ -305,6 +314,9 @@ func (PartitionsRevoked) Name() string { return "partitions_revoked" }
 // Name returns "partitions_lost".
 func (PartitionsLost) Name() string { return "partitions_lost" }
 
+// Name returns "callback_failed".
+func (CallbackFailed) Name() string { return "callback_failed" }
+
 // Name returns "partition_released".
 func (PartitionReleased) Name() string { return "partition_released" }
 
@@ -367,6 +379,7 @@ func (TopicChanged) event()       {}
 func (PartitionsAssigned) event() {}
 func (PartitionsRevoked) event()  {}
 func (PartitionsLost) event()     {}
+func (CallbackFailed) event()     {}
 func (PartitionReleased) event()  {}
 func (PositionReset) event()      {}
 func (FetchFailed) event()        {}
