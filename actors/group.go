@@ -298,7 +298,12 @@ func (g *group) explain(err error) error {
 		return fmt.Errorf("SessionTimeout %v is outside of the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms: %w",
 			s.SessionTimeout, err)
 	case errors.Is(err, kafka.InconsistentGroupProtocol):
-		return fmt.Errorf("no assignor of this member (Assignors) is shared by all members of group %q: %w", s.GroupID, err)
+		names := make([]string, len(s.Assignors))
+		for i, assignor := range s.Assignors {
+			names[i] = assignor.Name()
+		}
+		return fmt.Errorf("this member offers the assignors %v (Assignors), of which other members of group %q do not know any: %w",
+			names, s.GroupID, err)
 	case errors.Is(err, kafka.FencedInstanceID):
 		return fmt.Errorf("GroupInstanceID %q is used by another member of group %q: %w", s.GroupInstanceID, s.GroupID, err)
 	}
@@ -325,8 +330,9 @@ func (g *group) refusedByMember(err error) {
 	if code, coded := errors.AsType[kafka.ErrorCode](err); coded && passing(code) {
 		return
 	}
-	g.shared.board.troubled(err)
-	g.shared.trouble(attempt.Op, attempt.Err, time.Until(attempt.RetryAt))
+	explained := g.explain(attempt.Err)
+	g.shared.board.troubled(g.explain(err))
+	g.shared.trouble(attempt.Op, explained, time.Until(attempt.RetryAt))
 }
 
 func (g *group) refused(err error) {

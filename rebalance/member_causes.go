@@ -43,12 +43,12 @@ var verdicts = map[kafka.ErrorCode]verdict{
 	kafka.TopicAuthorizationFailed:   verdictSlow,
 	kafka.ClusterAuthorizationFailed: verdictSlow,
 	kafka.GroupMaxSizeReached:        verdictSlow,
+	kafka.InconsistentGroupProtocol:  verdictSlow, // a rolling upgrade may mend it
 	kafka.SaslAuthenticationFailed:   verdictSlow,
 	kafka.UnsupportedSaslMechanism:   verdictSlow,
 	kafka.IllegalSaslState:           verdictSlow,
 
 	kafka.FencedInstanceID:          verdictFatal,
-	kafka.InconsistentGroupProtocol: verdictFatal,
 	kafka.InvalidSessionTimeout:     verdictFatal,
 	kafka.InvalidGroupID:            verdictFatal,
 	kafka.UnsupportedVersion:        verdictFatal,

@@ -218,7 +218,7 @@ func TestCausesOfJoinAndSync(t *testing.T) {
 		{kafka.IllegalGeneration, retried, rejoined},
 		{kafka.UnknownMemberID, forgotten, forgotten},
 		{kafka.FencedInstanceID, fatal, fatal},
-		{kafka.InconsistentGroupProtocol, fatal, fatal},
+		{kafka.InconsistentGroupProtocol, retried, retried},
 		{kafka.InvalidSessionTimeout, fatal, fatal},
 		{kafka.InvalidGroupID, fatal, fatal},
 		{kafka.UnsupportedVersion, fatal, fatal},

@@ -160,7 +160,7 @@ func (r *rig) to(state State) *rig {
 		r.step(Leave{DrainUntil: r.now.Add(10 * time.Second), Deadline: r.now.Add(14 * time.Second)}, ">LEAVING RevokePartitions(2)")
 	case StateFatal:
 		r.to(StateJoining)
-		r.step(r.joinError(kafka.InconsistentGroupProtocol), ">FATAL Failed")
+		r.step(r.joinError(kafka.InvalidGroupID), ">FATAL Failed")
 	case StateRevoked:
 		r.to(StateRevoking)
 		r.m.held.clear()

@@ -109,8 +109,8 @@ func (c *Consumer) Err() error { return c.tree.Err() }
 // WaitJoined does not spin. Meanwhile the consumer goes on trying: with Config.Backoff, or slowly where somebody has to
 // change something first, such as a right or a password.
 //
-// A refusal that no further try can mend (a session timeout out of the brokers' bounds, no assignor in common with the
-// other members, an instance id that another process uses, an illegal group id, a broker too old) ends the consumer. After
+// A refusal that no further try can mend (a session timeout out of the brokers' bounds, an instance id that another
+// process uses, an illegal group id, a broker too old) ends the consumer. After
 // the end, whatever it was, WaitJoined returns Err, or actors.ErrClosing where that is nil.
 //
 // A topic that does not exist is no reason: the member joins without it. It is event.TopicMissing, a warning in the log,

@@ -23,9 +23,10 @@
 //
 //   - Brokers that are not there, and groups that refuse the member for a reason that may pass, are tried again for as long
 //     as the consumer lives. They are events and in the log, and what [Consumer.WaitJoined] and [Consumer.Healthy] return.
-//     What somebody has to mend first, such as a missing right or a wrong password, is tried again slowly.
-//   - A refusal that no further try can mend (a session timeout out of the brokers' bounds, no assignor in common, an instance
-//     id that another process uses, ...) ends the consumer: [Consumer.Done] is closed and [Consumer.Err] has it.
+//     What somebody has to mend first, such as a missing right, a wrong password or no assignor in common with the others, is tried
+//     again slowly.
+//   - A refusal that no further try can mend (a session timeout out of the brokers' bounds, an instance id that another
+//     process uses, ...) ends the consumer: [Consumer.Done] is closed and [Consumer.Err] has it.
 //   - Topics that do not exist keep nobody from joining. They are an event (event.TopicMissing), a warning in the log and in
 //     Stats().MissingTopics, and are consumed when they appear.
 //
