@@ -137,7 +137,27 @@ func (v *metadataView) infos() map[string]rebalance.TopicInfo {
 	out := make(map[string]rebalance.TopicInfo, len(v.topics))
 	for name, t := range v.topics {
 		if t.known() {
-			out[name] = rebalance.TopicInfo{ID: t.ID, Partitions: int32(len(t.Partitions))}
+			out[name] = rebalance.TopicInfo{ID: t.ID, Partitions: int32(len(t.Partitions)), Racks: v.racks(t.Partitions)}
+		}
+	}
+	return out
+}
+
+// racks returns where each partition's replicas are (KIP-881), nil when the brokers have no racks.
+func (v *metadataView) racks(partitions []PartitionMetadata) [][]string {
+	known := false
+	for _, b := range v.brokers {
+		known = known || b.Rack != ""
+	}
+	if !known {
+		return nil
+	}
+	out := make([][]string, len(partitions))
+	for i := range partitions {
+		for _, id := range partitions[i].Replicas {
+			if rack := v.brokers[id].Rack; rack != "" {
+				out[i] = append(out[i], rack)
+			}
 		}
 	}
 	return out
@@ -189,13 +209,18 @@ func (g *group) metadataAnswered(ctx actor.Context, m *metadataAnswered) {
 	v.failures = 0
 	g.praise(time.Now())
 	g.mergeMetadata(m.metadata)
-	anew := ""                  // a topic owned here that was made anew
+	var anew []string           // topics owned here that were made anew
 	for _, p := range g.parts { // before a rebalance begins: a partition must know that its topic is another one now
 		before := p.route.topicID
 		g.route(ctx, p)
 		if !before.IsZero() && !p.route.topicID.IsZero() && before != p.route.topicID {
-			anew = p.tp.Topic
+			anew = append(anew, p.tp.Topic)
 		}
+	}
+	slices.Sort(anew)
+	for _, topic := range slices.Compact(anew) {
+		// The group's leader may be a client that does not look at ids, and a cooperative one would let us keep what is gone.
+		g.feed(ctx, rebalance.TopicRecreated{Topic: topic})
 	}
 	infos := v.infos()
 	queries := v.queries
@@ -204,10 +229,6 @@ func (g *group) metadataAnswered(ctx actor.Context, m *metadataAnswered) {
 		g.feed(ctx, rebalance.TopicsKnown{Seq: q.seq, Partitions: infos})
 	}
 	g.feed(ctx, rebalance.TopicsChanged{Partitions: infos})
-	if state := g.member.State(); anew != "" && (state == rebalance.StateAssigning || state == rebalance.StateAssigned) {
-		// The group's leader may be a client that does not look at ids.
-		g.feed(ctx, rebalance.Rejoin{Cause: "topic " + anew + " was made anew"})
-	}
 	if g.member.State() == rebalance.StateAssigned { // during a rebalance nothing is owned, and much comes back
 		g.stopIdleFetchers(ctx)
 	}

@@ -65,7 +65,9 @@ type PartitionMetadata struct {
 	// Leader is the leader's broker id, -1 when there is none.
 	Leader      int32
 	LeaderEpoch int32
-	Err         error
+	// Replicas are the brokers that have the partition.
+	Replicas []int32
+	Err      error
 }
 
 // MembershipClient carries the two requests of a rebalance.

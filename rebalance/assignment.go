@@ -7,12 +7,15 @@ import (
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
-// assignmentVersion is the version we write. The layout is the same in all versions; Java reads each of them.
-const assignmentVersion = 1
+const (
+	// assignmentVersion is the version we write. The layout is the same in all versions; Java reads each of them.
+	assignmentVersion       = 1
+	newestAssignmentVersion = 3
+)
 
 // Assignment is what the group leader gives a member with SyncGroup (ConsumerProtocolAssignment).
 type Assignment struct {
-	// Version is as decoded; encoding always writes version 1.
+	// Version is as decoded; [EncodeAssignment] writes version 1 whatever it is.
 	Version int16
 	// Partitions are the member's.
 	Partitions []kafka.TopicPartition
@@ -20,9 +23,18 @@ type Assignment struct {
 	UserData []byte
 }
 
-// EncodeAssignment writes an assignment, partitions sorted. It fails when a topic's name does not fit the format.
+// EncodeAssignment writes version 1, partitions sorted. It fails when a topic's name does not fit the format.
 func EncodeAssignment(a Assignment) ([]byte, error) {
-	out, err := appendPartitions(binary.BigEndian.AppendUint16(nil, assignmentVersion), a.Partitions)
+	return EncodeAssignmentVersion(a, assignmentVersion)
+}
+
+// EncodeAssignmentVersion writes a version from 0 to 3, as other leaders do. It fails on other versions and when a topic's
+// name does not fit the format.
+func EncodeAssignmentVersion(a Assignment, version int16) ([]byte, error) {
+	if version < 0 || version > newestAssignmentVersion {
+		return nil, fmt.Errorf("rebalance: no version %d of an assignment", version)
+	}
+	out, err := appendPartitions(binary.BigEndian.AppendUint16(nil, uint16(version)), a.Partitions)
 	if err != nil {
 		return nil, err
 	}

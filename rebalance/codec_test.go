@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"reflect"
 	"testing"
 
@@ -54,6 +55,47 @@ func TestSubscriptionBytes(t *testing.T) {
 	got, err := EncodeSubscription(Subscription{Topics: []string{"t"}, Owned: []kafka.TopicPartition{tp("t", 1), tp("t", 0)}, Generation: 5, Rack: "r1"})
 	if err != nil || hex.EncodeToString(got) != golden {
 		t.Errorf("%x, %v", got, err)
+	}
+}
+
+// The golden bytes are what the Java client 4.4.0 writes in each version; kmsg must write them too.
+func TestEveryVersionIsWrittenAsTheJavaClientWritesIt(t *testing.T) {
+	full := sampleSubscription()
+	full.Topics = []string{"clicks", "orders"}
+	least := Subscription{Topics: []string{"orders"}, Generation: kafka.NoGeneration}
+	const head, owned = "000000020006636c69636b7300066f7264657273000000020102", "000000020006636c69636b73000000010000000300066f726465727300000002" + "0000000000000001"
+	const leastHead = "0000000100066f7264657273ffffffff"
+	for version, golden := range []struct{ full, least, assignment string }{
+		{"0000" + head, "0000" + leastHead, "0000" + owned + "0000000105"},
+		{"0001" + head + owned, "0001" + leastHead + "00000000", "0001" + owned + "0000000105"},
+		{"0002" + head + owned + "00000007", "0002" + leastHead + "00000000" + "ffffffff", "0002" + owned + "0000000105"},
+		{"0003" + head + owned + "00000007" + "00027231", "0003" + leastHead + "00000000" + "ffffffff" + "ffff", "0003" + owned + "0000000105"},
+	} {
+		version := int16(version)
+		for _, c := range []struct {
+			subscription Subscription
+			golden       string
+		}{{full, golden.full}, {least, golden.least}} {
+			got, err := EncodeSubscriptionVersion(c.subscription, version)
+			if err != nil || hex.EncodeToString(got) != c.golden || !bytes.Equal(got, twin(c.subscription, version)) {
+				t.Errorf("version %d\n got  %x\n want %s\n kmsg %x\n %v", version, got, c.golden, twin(c.subscription, version), err)
+			}
+		}
+		got, err := EncodeAssignmentVersion(Assignment{Partitions: full.Owned, UserData: []byte{5}}, version)
+		if err != nil || hex.EncodeToString(got) != golden.assignment {
+			t.Errorf("assignment version %d: %x, %v", version, got, err)
+		}
+		if got, err := EncodeAssignmentVersion(Assignment{}, version); err != nil || hex.EncodeToString(got) != fmt.Sprintf("%04x00000000ffffffff", version) {
+			t.Errorf("empty assignment version %d: %x, %v", version, got, err)
+		}
+	}
+	for _, version := range []int16{-1, 4} {
+		if _, err := EncodeSubscriptionVersion(full, version); err == nil {
+			t.Errorf("subscription version %d was written", version)
+		}
+		if _, err := EncodeAssignmentVersion(Assignment{}, version); err == nil {
+			t.Errorf("assignment version %d was written", version)
+		}
 	}
 }
 

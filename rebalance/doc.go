@@ -19,5 +19,6 @@
 // the machine gives up what it holds (lost, nothing more is committed) and joins again.
 //
 // Beside the machines are the codecs of the consumer protocol ([Subscription], [Assignment]), the assignors ([Assignor],
-// [Range]) and the choice of a partition's starting position ([DecideStarts], [DecideOutOfRange]).
+// [Range], [RoundRobin],
+// [Sticky], [CooperativeSticky]) and the choice of a partition's starting position ([DecideStarts], [DecideOutOfRange]).
 package rebalance

@@ -25,6 +25,8 @@ var (
 	ErrSessionExpired = errors.New("session expired")
 	// ErrForeignPartition means that the group leader assigned a partition of a topic that the member never asked for.
 	ErrForeignPartition = errors.New("partition of a topic not asked for")
+	// ErrTopicRecreated means that a topic was deleted and made anew under its name.
+	ErrTopicRecreated = errors.New("topic made anew")
 	// ErrBadAnswer means that the coordinator answered without an error and without what the answer must hold.
 	ErrBadAnswer = errors.New("answer makes no sense")
 	// ErrNotReleased means that a partition was not let go before the deadline of the drain; it was declared lost.

@@ -34,6 +34,9 @@ type TopicsKnown struct {
 type TopicInfo struct {
 	ID         kafka.TopicID
 	Partitions int32
+	// Racks has, by partition number, the racks of the partition's replicas. Nil, a missing or an empty entry, and an empty
+	// name all mean unknown.
+	Racks [][]string
 }
 
 // SyncAnswered carries the outcome of the SyncGroup with that Seq.
@@ -75,6 +78,10 @@ type PartitionReleased struct {
 // TopicsChanged tells of refreshed metadata for the topics watched (partition counts and topic ids).
 type TopicsChanged struct{ Partitions map[string]TopicInfo }
 
+// TopicRecreated says that a topic was deleted and made anew under its name: what is held of it is of another log. It is
+// given up at once, and the member joins again to be given it anew.
+type TopicRecreated struct{ Topic string }
+
 // Rejoin asks for a new rebalance, for example when the own subscription changed. Cause is told to the coordinator.
 type Rejoin struct{ Cause string }
 
@@ -104,6 +111,7 @@ func (CommitFenced) memberInput()      {}
 func (PartitionStarted) memberInput()  {}
 func (PartitionReleased) memberInput() {}
 func (TopicsChanged) memberInput()     {}
+func (TopicRecreated) memberInput()    {}
 func (Rejoin) memberInput()            {}
 func (Leave) memberInput()             {}
 func (LeaveAnswered) memberInput()     {}

@@ -89,6 +89,10 @@ type Member struct {
 	// generation is that of the last JoinGroup answered, entered that of the last EnterGeneration still in force.
 	generation, entered kafka.Generation
 	leaderID, protocol  string
+	// previous is what the member was last given, in previousGeneration: what an eager member that has given everything up
+	// may be given again.
+	previous           []kafka.TopicPartition
+	previousGeneration kafka.Generation
 	// reason is told to the coordinator with the next JoinGroup.
 	reason string
 	// again is the cause of a rebalance asked for while one was under way; empty = none.
@@ -123,6 +127,8 @@ func NewMember(config MemberConfig) (*Member, error) {
 		memberID:   config.MemberID,
 		generation: kafka.NoGeneration,
 		entered:    kafka.NoGeneration,
+
+		previousGeneration: kafka.NoGeneration,
 	}, nil
 }
 
@@ -185,6 +191,8 @@ func (m *Member) handle(now time.Time, in Input) error {
 		return m.partitionReleased(now, in)
 	case TopicsChanged:
 		return m.topicsChanged(now, in)
+	case TopicRecreated:
+		return m.topicRecreated(now, in)
 	case Rejoin:
 		return m.rejoinAsked(now, in)
 	case Leave:

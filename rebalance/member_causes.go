@@ -48,10 +48,10 @@ var verdicts = map[kafka.ErrorCode]verdict{
 	kafka.UnsupportedSaslMechanism:   verdictSlow,
 	kafka.IllegalSaslState:           verdictSlow,
 
-	kafka.FencedInstanceID:          verdictFatal,
-	kafka.InvalidSessionTimeout:     verdictFatal,
-	kafka.InvalidGroupID:            verdictFatal,
-	kafka.UnsupportedVersion:        verdictFatal,
+	kafka.FencedInstanceID:      verdictFatal,
+	kafka.InvalidSessionTimeout: verdictFatal,
+	kafka.InvalidGroupID:        verdictFatal,
+	kafka.UnsupportedVersion:    verdictFatal,
 }
 
 // verdictOf reads the table. An error without a code is the network's and passes by itself, except that a broker without

@@ -46,9 +46,13 @@ func (m *Member) sendJoin() {
 	protocols := make([]Protocol, 0, len(m.config.Assignors))
 	owned := m.ownedPartitions()
 	for _, assignor := range m.config.Assignors {
+		userData := assignor.UserData(m.config.Topics, owned, m.entered)
+		if assignor.Protocol() == Eager {
+			userData = assignor.UserData(m.config.Topics, m.previous, m.previousGeneration)
+		}
 		metadata, err := EncodeSubscription(Subscription{
 			Topics:     m.config.Topics,
-			UserData:   assignor.UserData(m.config.Topics, owned, m.entered),
+			UserData:   userData,
 			Owned:      owned,
 			Generation: m.entered,
 			Rack:       m.config.Rack,
@@ -79,12 +83,13 @@ func shortened(reason string) string {
 	return strings.ToValidUTF8(reason[:most], "")
 }
 
-func (m *Member) ownedPartitions() []kafka.TopicPartition {
-	var owned []kafka.TopicPartition
-	for _, grant := range m.Granted() {
-		owned = append(owned, grant.TopicPartition)
+func (m *Member) ownedPartitions() []kafka.TopicPartition { return partitionsIn(m.Granted()) }
+
+func partitionsIn(grants []Grant) (partitions []kafka.TopicPartition) {
+	for _, grant := range grants {
+		partitions = append(partitions, grant.TopicPartition)
 	}
-	return owned
+	return partitions
 }
 
 func (m *Member) joinAnswered(now time.Time, in JoinAnswered) error {

@@ -82,10 +82,23 @@ func (greedy) Assign(members []AssignorMember, topics map[string]TopicInfo) map[
 	return out
 }
 
-func TestAssignorThatGivesUnaskedTopicsIsRefused(t *testing.T) {
+func TestAssignorThatGivesWhatWasNotAskedForOrIsGivenAlreadyIsRefused(t *testing.T) {
 	r := newRig(t, func(c *MemberConfig) { c.Assignors = []Assignor{greedy{}} }).to(StateJoining)
 	r.step(r.joinOK(5, "me"), ">SYNCING QueryTopics")
-	r.step(TopicsKnown{Seq: r.m.seq, Partitions: r.counts(1, 1)}, "Refused SendSync")
+	r.step(TopicsKnown{Seq: r.m.seq, Partitions: r.counts(1, 1)}, "Refused Refused SendSync")
+	given := map[kafka.TopicPartition]string{}
+	for _, a := range find[SendSync](t, r.effects).Request.Assignments {
+		decoded, err := DecodeAssignment(a.Assignment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tp := range decoded.Partitions {
+			if other, twice := given[tp]; twice {
+				t.Errorf("%s is given to %s and %s", tp, other, a.MemberID)
+			}
+			given[tp] = a.MemberID
+		}
+	}
 }
 
 func TestLeaderWithoutMetadataRetriesWhileTheGenerationLives(t *testing.T) {

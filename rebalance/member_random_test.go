@@ -226,6 +226,9 @@ func randomMember(t *testing.T, choose chooser, steps int) {
 	if choose(4) == 0 {
 		config.GroupInstanceID = "i"
 	}
+	if choose(2) == 0 {
+		config.Assignors = []Assignor{cooperative{}}
+	}
 	m, err := NewMember(config)
 	if err != nil {
 		t.Fatal(err)
@@ -280,6 +283,9 @@ func (s *modelShell) random(choose chooser) Input {
 	case 13:
 		if choose(4) == 0 {
 			return Leave{DrainUntil: s.now.Add(time.Duration(choose(9)) * time.Second), Deadline: s.now.Add(time.Duration(choose(12)) * time.Second)}
+		}
+		if choose(3) == 0 {
+			return TopicRecreated{Topic: []string{"t", "u"}[choose(2)]}
 		}
 		return Rejoin{Cause: "random"}
 	case 14:

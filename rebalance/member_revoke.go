@@ -80,6 +80,32 @@ func (m *Member) rejoinAsked(now time.Time, in Rejoin) error {
 	return m.rebalanceOrRemember(now, cause)
 }
 
+// topicRecreated gives up what is held of a topic that is another one now. An eager member gives up everything anyway; a
+// cooperative one would keep it over the rebalance.
+func (m *Member) topicRecreated(now time.Time, in TopicRecreated) error {
+	cause := fmt.Sprintf("topic %s was made anew", in.Topic)
+	if m.cooperative() && m.state != StateLeaving {
+		m.loseTopic(in.Topic, fmt.Errorf("rebalance: %w: %s", ErrTopicRecreated, in.Topic))
+	}
+	if m.state == StateRevoking && m.held.count(holdRevoking) == 0 {
+		return m.revoked(now)
+	}
+	return m.rebalanceOrRemember(now, cause)
+}
+
+func (m *Member) loseTopic(topic string, err error) {
+	var lost []Grant
+	for _, grant := range m.Granted() {
+		if grant.TopicPartition.Topic == topic {
+			m.held.set(grant, holdLost)
+			lost = append(lost, grant)
+		}
+	}
+	if len(lost) > 0 {
+		m.emit(LosePartitions{Grants: lost, Cause: err})
+	}
+}
+
 func (m *Member) partitionReleased(now time.Time, in PartitionReleased) error {
 	grant := Grant(in)
 	phase, ok := m.held.phase(grant)

@@ -35,21 +35,40 @@ func (m *Member) topicsKnown(now time.Time, in TopicsKnown) error {
 	return nil
 }
 
-// assign makes the plan for the group. Every member gets an entry; nobody gets what it did not ask for, whatever the
-// assignor says.
+// assign makes the plan for the group. Every member gets an entry; nobody gets what it did not ask for, nor what another
+// one has, whatever the assignor says.
 func (m *Member) assign() {
-	plan := m.assignorNamed(m.protocol).Assign(m.roster, m.watched)
+	assignor := m.assignorNamed(m.protocol)
+	plan := assignor.Assign(m.roster, m.watched)
+	annotator, annotates := assignor.(AssignmentAnnotator)
 	m.assignments = make([]MemberAssignment, 0, len(m.roster))
+	given := make(map[kafka.TopicPartition]bool)
 	for _, member := range m.roster {
+		asked := make(map[string]bool, len(member.Topics))
+		for _, topic := range member.Topics {
+			asked[topic] = true
+		}
 		var mine []kafka.TopicPartition
 		for _, tp := range plan[member.MemberID] {
-			if !slices.Contains(member.Topics, tp.Topic) {
-				m.emit(Refused{Err: fmt.Errorf("assignor %q: member %q, %s: %w", m.protocol, member.MemberID, tp, ErrForeignPartition)})
+			var wrong error
+			switch {
+			case !asked[tp.Topic]:
+				wrong = ErrForeignPartition
+			case given[tp]:
+				wrong = ErrGivenTwice
+			}
+			if wrong != nil {
+				m.emit(Refused{Err: fmt.Errorf("assignor %q: member %q, %s: %w", m.protocol, member.MemberID, tp, wrong)})
 				continue
 			}
+			given[tp] = true
 			mine = append(mine, tp)
 		}
-		encoded, err := EncodeAssignment(Assignment{Partitions: mine})
+		assignment := Assignment{Partitions: mine}
+		if annotates {
+			assignment.UserData = annotator.AssignmentData(mine, m.generation)
+		}
+		encoded, err := EncodeAssignment(assignment)
 		if err != nil {
 			m.emit(Refused{Err: fmt.Errorf("assignment of member %q: %w", member.MemberID, err)})
 		}
@@ -102,6 +121,7 @@ func (m *Member) enter(now time.Time, encoded []byte) error {
 		return err
 	}
 	grants, moved := m.grant(assignment.Partitions)
+	m.previous, m.previousGeneration = partitionsIn(m.held.in(holdStarting, holdStarted)), m.generation
 	m.emit(AssignPartitions{Grants: grants})
 	if len(moved) > 0 {
 		return m.revoke(now, moved, reasonGivenUp, nil)

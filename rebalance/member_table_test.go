@@ -19,6 +19,7 @@ var memberInputs = map[string]func(r *rig) Input{
 	"PartitionStarted":  func(*rig) Input { return PartitionStarted{TopicPartition: tp("t", 0), Epoch: 1} },
 	"PartitionReleased": func(*rig) Input { return PartitionReleased{TopicPartition: tp("t", 0), Epoch: 1} },
 	"TopicsChanged":     func(r *rig) Input { return TopicsChanged{Partitions: r.counts(9, 2)} },
+	"TopicRecreated":    func(*rig) Input { return TopicRecreated{Topic: "t"} },
 	"Rejoin":            func(*rig) Input { return Rejoin{Cause: "test"} },
 	"Leave": func(r *rig) Input {
 		return Leave{DrainUntil: r.now.Add(time.Second), Deadline: r.now.Add(2 * time.Second)}
@@ -41,6 +42,7 @@ UNJOINED SessionExpired: -
 UNJOINED Start: >JOINING SendJoin
 UNJOINED SyncAnswered: -
 UNJOINED Tick: -
+UNJOINED TopicRecreated: -
 UNJOINED TopicsChanged: -
 UNJOINED TopicsKnown: -
 JOINING CommitFenced: -
@@ -55,6 +57,7 @@ JOINING SessionExpired: -
 JOINING Start: error
 JOINING SyncAnswered: -
 JOINING Tick: -
+JOINING TopicRecreated: -
 JOINING TopicsChanged: -
 JOINING TopicsKnown: -
 SYNCING CommitFenced: -
@@ -69,6 +72,7 @@ SYNCING SessionExpired: -
 SYNCING Start: error
 SYNCING SyncAnswered: EnterGeneration >ASSIGNING AssignPartitions(1)
 SYNCING Tick: -
+SYNCING TopicRecreated: -
 SYNCING TopicsChanged: -
 SYNCING TopicsKnown: -
 ASSIGNING CommitFenced: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin
@@ -83,6 +87,7 @@ ASSIGNING SessionExpired: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING S
 ASSIGNING Start: error
 ASSIGNING SyncAnswered: -
 ASSIGNING Tick: -
+ASSIGNING TopicRecreated: >REVOKING RevokePartitions(2)
 ASSIGNING TopicsChanged: -
 ASSIGNING TopicsKnown: -
 ASSIGNED CommitFenced: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin
@@ -97,6 +102,7 @@ ASSIGNED SessionExpired: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING Se
 ASSIGNED Start: error
 ASSIGNED SyncAnswered: -
 ASSIGNED Tick: -
+ASSIGNED TopicRecreated: >REVOKING RevokePartitions(2)
 ASSIGNED TopicsChanged: -
 ASSIGNED TopicsKnown: -
 REVOKING CommitFenced: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin
@@ -111,6 +117,7 @@ REVOKING SessionExpired: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING Se
 REVOKING Start: error
 REVOKING SyncAnswered: -
 REVOKING Tick: -
+REVOKING TopicRecreated: -
 REVOKING TopicsChanged: -
 REVOKING TopicsKnown: -
 REVOKED CommitFenced: LeaveGeneration >UNJOINED >JOINING SendJoin
@@ -125,6 +132,7 @@ REVOKED SessionExpired: LeaveGeneration >UNJOINED >JOINING SendJoin
 REVOKED Start: error
 REVOKED SyncAnswered: -
 REVOKED Tick: -
+REVOKED TopicRecreated: -
 REVOKED TopicsChanged: -
 REVOKED TopicsKnown: -
 LEAVING CommitFenced: LosePartitions(2) LeaveGeneration
@@ -139,6 +147,7 @@ LEAVING SessionExpired: LosePartitions(2) LeaveGeneration SendLeave
 LEAVING Start: error
 LEAVING SyncAnswered: -
 LEAVING Tick: -
+LEAVING TopicRecreated: -
 LEAVING TopicsChanged: -
 LEAVING TopicsKnown: -
 FATAL CommitFenced: -
@@ -153,6 +162,7 @@ FATAL SessionExpired: -
 FATAL Start: error
 FATAL SyncAnswered: -
 FATAL Tick: -
+FATAL TopicRecreated: -
 FATAL TopicsChanged: -
 FATAL TopicsKnown: -
 `

@@ -89,7 +89,9 @@ func (m *Member) validHoldings() error {
 }
 
 // keeps reports whether the member may hold partitions that it does not give up while it rebalances.
-func (m *Member) keeps(starting, started int) bool { return m.cooperative() || starting == 0 && started == 0 }
+func (m *Member) keeps(starting, started int) bool {
+	return m.cooperative() || starting == 0 && started == 0
+}
 
 // validGeneration: the generation fits the state.
 func (m *Member) validGeneration() error {

@@ -13,7 +13,7 @@ const subscriptionVersion = 3
 
 // Subscription is what a member tells the group leader with its JoinGroup (ConsumerProtocolSubscription).
 type Subscription struct {
-	// Version is as decoded; encoding always writes version 3.
+	// Version is as decoded; [EncodeSubscription] writes version 3 whatever it is.
 	Version int16
 	// Topics are the topics the member asks for.
 	Topics []string
@@ -29,7 +29,16 @@ type Subscription struct {
 
 // EncodeSubscription writes version 3. It fails when a string does not fit the format.
 func EncodeSubscription(s Subscription) ([]byte, error) {
-	out := binary.BigEndian.AppendUint16(nil, subscriptionVersion)
+	return EncodeSubscriptionVersion(s, subscriptionVersion)
+}
+
+// EncodeSubscriptionVersion writes a version from 0 to 3 as an older member does, without the fields it does not have. It
+// fails on other versions and when a string does not fit the format.
+func EncodeSubscriptionVersion(s Subscription, version int16) ([]byte, error) {
+	if version < 0 || version > subscriptionVersion {
+		return nil, fmt.Errorf("rebalance: no version %d of a subscription", version)
+	}
+	out := binary.BigEndian.AppendUint16(nil, uint16(version))
 	out = appendInt32(out, int32(len(s.Topics)))
 	var err error
 	for _, topic := range s.Topics {
@@ -38,10 +47,17 @@ func EncodeSubscription(s Subscription) ([]byte, error) {
 		}
 	}
 	out = appendBytes(out, s.UserData)
-	if out, err = appendPartitions(out, s.Owned); err != nil {
-		return nil, err
+	if version >= 1 {
+		if out, err = appendPartitions(out, s.Owned); err != nil {
+			return nil, err
+		}
 	}
-	out = appendInt32(out, int32(s.Generation))
+	if version >= 2 {
+		out = appendInt32(out, int32(s.Generation))
+	}
+	if version < 3 {
+		return out, nil
+	}
 	if s.Rack == "" {
 		return binary.BigEndian.AppendUint16(out, 0xffff), nil
 	}

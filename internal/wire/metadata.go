@@ -108,7 +108,7 @@ func readTopic(t *kmsg.MetadataResponseTopic) actors.TopicMetadata {
 	for i := range t.Partitions {
 		p := &t.Partitions[i]
 		out.Partitions[p.Partition] = actors.PartitionMetadata{Leader: p.Leader, LeaderEpoch: p.LeaderEpoch,
-			Err: kafka.ErrorFromCode(p.ErrorCode)}
+			Replicas: p.Replicas, Err: kafka.ErrorFromCode(p.ErrorCode)}
 	}
 	return out
 }

@@ -89,9 +89,12 @@ type Config struct {
 	CloseTimeout time.Duration
 
 	// Assignors are the ways to divide partitions that this member can use, preferred first
-	// (partition.assignment.strategy). All members of a group must have one in common; a member that has none in common with
-	// the others ends. Default rebalance.Range() alone;
-	// cooperative-sticky comes with a later version and will then be the default. None nil, no two of the same name.
+	// (partition.assignment.strategy): rebalance.CooperativeSticky, Sticky, Range, RoundRobin, or your own. All members of a
+	// group must have one in common; a member that has none in common with the others is tried again, slowly and visibly.
+	// Default rebalance.CooperativeSticky() alone: partitions that stay are handled on through a rebalance; the Java client's
+	// default is range and cooperative-sticky, with which it is compatible when the range is listed here, too. As long as
+	// one of them is eager (all but CooperativeSticky), everything is given up before each rebalance: move a running group
+	// in two rolling steps, first [CooperativeSticky, Range], then [CooperativeSticky]. None nil, no two of the same name.
 	Assignors []rebalance.Assignor
 	// Reset says where a partition starts that has no committed offset, or one that its log does not have
 	// (auto.offset.reset): rebalance.ResetEarliest, ResetLatest, ResetNone, which stops the partition with an event,
@@ -216,7 +219,7 @@ func (c Config) withDefaults() Config {
 	fill(&c.DrainTimeout, min(defaultDrainTimeout, c.maxDrainTimeout()))
 	fill(&c.CloseTimeout, defaultCloseTimeout)
 	if len(c.Assignors) == 0 {
-		c.Assignors = []rebalance.Assignor{rebalance.Range()}
+		c.Assignors = []rebalance.Assignor{rebalance.CooperativeSticky()}
 	}
 	if c.CommitStrategy == nil {
 		c.CommitStrategy = commit.Opportunistic()

@@ -31,7 +31,7 @@ func TestZeroFieldsMeanTheirDocumentedDefaults(t *testing.T) {
 		{"DrainTimeout", got.DrainTimeout, 30 * time.Second},
 		{"CloseTimeout", got.CloseTimeout, 30 * time.Second},
 		{"len(Assignors)", len(got.Assignors), 1},
-		{"Assignors[0]", got.Assignors[0].Name(), "range"},
+		{"Assignors[0]", got.Assignors[0].Name(), "cooperative-sticky"},
 		{"Reset", got.Registrations[0].Reset, rebalance.ResetEarliest},
 		{"Isolation", got.Isolation, kafka.ReadCommitted},
 		{"Strategy", got.Strategy.Name(), "opportunistic"},
