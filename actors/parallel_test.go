@@ -14,6 +14,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 )
@@ -673,6 +674,54 @@ func TestParallel_AKeyThatAlwaysFailsDoesNotHoldTheKeysOfItsBatch(t *testing.T) 
 				assert.Equal(t, int64(70), w.c.committedAt(at(0)))
 				assert.NoError(t, w.tree.Healthy())
 				assert.Equal(t, "flowing", w.tree.Stats().Partitions[0].Condition)
+			})
+		})
+	}
+}
+
+func TestOffsetMap_WhatItSkipsIsInTransitAndStaysInsideTheWindow(t *testing.T) {
+	for _, order := range []Order{OrderPartition, OrderNone} {
+		t.Run(order.String(), func(t *testing.T) {
+			inTree(t, func(w *treeWorld) {
+				w.c.topic("orders", 1, 60)
+				w.c.batch = 3
+				w.settings.OffsetMap = true
+				w.settings.MaxInTransit, w.settings.ResumeBelow = 10, 5
+				reg := &w.settings.Registrations[0]
+				reg.Order, reg.Workers, reg.MaxRecords = order, 8, 10
+				tracker := commit.NewTracker(0)
+				records := make([]kafka.Record, 50)
+				for i := range records {
+					records[i] = kafka.Record{Offset: int64(i), LeaderEpoch: w.c.log(at(0)).epoch}
+				}
+				assert.NoError(t, tracker.Deliver(records))
+				for offset := int64(1); offset < 50; offset++ {
+					tracker.Ack(offset)
+				}
+				text, kept := commit.Metadata{Map: tracker.Map()}.Encode(0, commit.DefaultMetadataLimit)
+				assert.True(t, kept)
+				w.c.with(func() { w.c.committed[at(0)] = CommittedOffset{Metadata: text} })
+				block := make(chan struct{})
+				w.setHandle(func(_ context.Context, r *kafka.Record) error {
+					if r.Offset == 0 {
+						<-block
+					}
+					return nil
+				})
+				reg.Record = func(ctx context.Context, r *kafka.Record) error {
+					if err := w.handle(ctx, r); err != nil {
+						return err
+					}
+					w.note(at(0), r.Offset)
+					return nil
+				}
+				w.start()
+				w.sleep(5 * time.Second)
+				assert.LessOrEqual(t, w.tree.Stats().Partitions[0].InTransit, 10)
+				close(block)
+				w.sleep(5 * time.Second)
+				assert.Equal(t, append([]int64{0}, upTo(50, 60)...), distinct(w.offsets(at(0))), "what the map says is finished does not come again")
+				assert.Equal(t, int64(60), w.c.committedAt(at(0)))
 			})
 		})
 	}

@@ -195,6 +195,9 @@ func (p *partition) takeFresh(ctx actor.Context, limit int) ([]kafka.Record, []*
 		}
 		releaseLeases(leases, true)
 		p.intake.delivering = before
+		// What the map says is finished is in transit as well, as long as something below it is not.
+		p.window.Update(p.tracker.InTransit())
+		limit = min(limit, p.window.Room(p.tracker.InTransit()))
 	}
 }
 

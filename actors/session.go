@@ -19,7 +19,8 @@ import (
 type session struct {
 	sys     *system
 	timeout time.Duration
-	// base is what until counts from, in nanoseconds of the monotonic clock. Zero: no generation was entered yet.
+	// base is what until counts from, in nanoseconds of the monotonic clock. Zero, which is
+	// over: no generation was entered yet.
 	base  time.Time
 	until atomic.Int64
 
@@ -76,8 +77,7 @@ func (s *session) tell() {
 
 // over reports whether the session cannot be trusted now.
 func (s *session) over() bool {
-	until := s.until.Load()
-	return until != 0 && int64(time.Since(s.base)) >= until
+	return int64(time.Since(s.base)) >= s.until.Load()
 }
 
 // enter lets its caller begin something. If the session is over, waiter gets a placeFree when there is a new reason to ask

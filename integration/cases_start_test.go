@@ -178,11 +178,13 @@ func TestB23_ABackoffHoldsNothingBack(t *testing.T) {
 				return nil
 			}), api.Restart(slowRestart()))
 		}
-		one := spawn(t, plain(b), api.WithDialer(b.Dial), handle("one"))
+		c := plain(b)
+		c.Assignors = []rebalance.Assignor{rebalance.Range()} // which takes everything from everybody
+		one := spawn(t, c, api.WithDialer(b.Dial), handle("one"))
 		n := fill(t, b, "orders", 2, 10)
 		eventually(t, 5*time.Second, "the other partition is done", func() bool { return len(l.of(at("orders", 1))) == 10 })
 		tellsOf(t, one, 5*time.Second, func(e event.HandlerFailed) bool { return e.Offset == 3 })
-		two := spawn(t, plain(b), api.WithDialer(b.Dial), handle("two"))
+		two := spawn(t, c, api.WithDialer(b.Dial), handle("two"))
 		started := time.Now()
 		settled(t, 2, one, two)
 		require.Less(t, time.Since(started), 5*time.Second, "the heartbeat tells of it within 3 s")

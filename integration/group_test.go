@@ -197,6 +197,7 @@ func lateAckIsStale(t *testing.T, b broker) {
 	kept := make(chan *actors.Deliver, 16)
 	c := config(b, group)
 	c.DrainTimeout = 300 * time.Millisecond
+	c.Assignors = []rebalance.Assignor{rebalance.Range()} // which takes everything from everybody
 	a := spawn(t, c, api.HandleActor(topic, func(kafka.TopicPartition) actor.Actor { return keepingActor{kept} }))
 	first, second := receive(t, kept), receive(t, kept)
 	require.NoError(t, first.Ack(0))

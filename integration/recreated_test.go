@@ -15,6 +15,7 @@ import (
 	"github.com/troupego/troupe/pkg/api"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/pkg/kafkatest"
+	"github.com/troupego/troupe/rebalance"
 )
 
 // afterTree is longer than anything that ends a moment after a closed consumer does.
@@ -89,7 +90,8 @@ func TestATopicMadeAnewUnderAForeignLeaderIsReadOn(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		var mu sync.Mutex
 		handled := 0
-		consumer, err := api.Spawn(ctx, api.Config{Brokers: b.Addrs(), GroupID: "g", MetadataMaxAge: time.Second}, api.WithDialer(b.Dial),
+		consumer, err := api.Spawn(ctx, api.Config{Brokers: b.Addrs(), GroupID: "g", MetadataMaxAge: time.Second,
+			Assignors: []rebalance.Assignor{rebalance.Range()}}, api.WithDialer(b.Dial),
 			api.Handle("t", func(context.Context, *kafka.Record) error {
 				mu.Lock()
 				defer mu.Unlock()

@@ -49,6 +49,12 @@ func (c *checker) produced(part int) { c.handled[part] = append(c.handled[part],
 
 func (c *checker) retained(part int) { c.raise(part) }
 
+// truncated forgets the records from a place on: others will stand there. No process is left that has seen them.
+func (c *checker) truncated(part, first int) {
+	c.handled[part] = c.handled[part][:first]
+	c.floor[part] = min(c.floor[part], first)
+}
+
 // raise moves the floor of what was handled.
 func (c *checker) raise(part int) {
 	l, floor := c.w.logs[part], c.floor[part]
@@ -73,6 +79,10 @@ func (t *truth) settle() {
 	}
 }
 
+func (t *truth) isAcked(index int) bool {
+	return index < t.floor || index-t.first < len(t.acked) && t.acked[index-t.first]
+}
+
 func (t *truth) ack(index int) {
 	for len(t.acked) <= index-t.first {
 		t.acked = append(t.acked, false)
@@ -86,6 +96,10 @@ func (t *truth) ack(index int) {
 func (c *checker) startFlow(s *partitionShell, offset int64) *truth {
 	committed, present := c.w.coordinator.committed[s.part], c.present(s.process)
 	switch {
+	case c.w.script.Strategy == StrategyManual:
+		if offset > c.limit(s.part, c.floor[s.part]) && offset > c.w.logs[s.part].start {
+			c.w.violate("G4", fmt.Sprintf("%s epoch %d starts at %d, beyond what was handled", tpOf(s.part), s.epoch, offset))
+		}
 	case committed == kafka.NoOffset && offset > c.w.logs[s.part].start,
 		committed != kafka.NoOffset && offset > committed:
 		c.w.violate("G4", fmt.Sprintf("%s epoch %d starts at %d, the group committed %d", tpOf(s.part), s.epoch, offset, committed))
@@ -116,6 +130,7 @@ func (c *checker) deliveredFirst(s *partitionShell, records []kafka.Record) {
 		c.w.violate("G1", fmt.Sprintf("%s: record %d delivered, %d is next", tpOf(s.part), index, t.next))
 	}
 	t.next += len(records)
+	c.windowHeld(s, records)
 	c.w.stats.Records += len(records)
 }
 
@@ -130,15 +145,18 @@ func (c *checker) inTransit(s *partitionShell) {
 func (c *checker) recordStarted(d *delivery, i int) {
 	s := d.shell
 	t := s.truth
-	if s.machine.State() != rebalance.PartitionAssigned || d.ended {
-		c.w.violate("G4", fmt.Sprintf("%s epoch %d: offset %d delivered in %s", tpOf(s.part), s.epoch, d.records[i].Offset, s.machine.State()))
+	if s.machine.State() != rebalance.PartitionAssigned || d.over() {
+		c.w.violate("G4", fmt.Sprintf("%s epoch %d: offset %d delivered in %s", tpOf(s.part), s.epoch, d.offset(i), s.machine.State()))
 		return
 	}
-	if d.attempt > 1 {
+	c.mayBegin(d)
+	if d.tries(i) > 1 {
 		c.w.stats.Redelivered++
 	}
-	index := c.w.logs[s.part].index(d.records[i].Offset)
-	if !c.w.script.AnyOrder && index != t.floor {
+	index := c.w.logs[s.part].index(d.offset(i))
+	if d.engine != nil {
+		c.laneStarted(d, index)
+	} else if !c.w.script.AnyOrder && index != t.floor {
 		c.w.violate("G2", fmt.Sprintf("%s epoch %d: record %d handled, the first without an ack is %d", tpOf(s.part), s.epoch, index, t.floor))
 	}
 	c.late(d, i)
@@ -148,7 +166,7 @@ func (c *checker) recordStarted(d *delivery, i int) {
 func (c *checker) late(d *delivery, i int) {
 	if c.silent(d.shell.process) {
 		s := d.shell
-		c.w.stats.Woken += c.trusted(s.process, d.pace.looked, fmt.Sprintf("%s epoch %d: offset %d delivered", tpOf(s.part), s.epoch, d.records[i].Offset))
+		c.w.stats.Woken += c.trusted(s.process, d.pace.looked, fmt.Sprintf("%s epoch %d: offset %d delivered", tpOf(s.part), s.epoch, d.offset(i)))
 	}
 }
 
@@ -157,9 +175,8 @@ func (c *checker) silent(p *process) bool {
 	return p.seenAlive >= 0 && c.w.at-p.seenAlive > int64(c.w.script.Session+3*time.Second)
 }
 
-// trusted judges what a silent member does. It must know that it may be out; it cannot in two moments after a freeze: before
-// the next look at the clock, where the last one was before the freeze, and while the first heartbeat of a generation that
-// was entered on waking is not answered. These are counted.
+// trusted judges what a silent member does. It must know that it may be out; it cannot in one moment after a freeze: before
+// the next look at the clock, where the last one was before the freeze. That is counted.
 func (c *checker) trusted(p *process, looked int64, what string) (woken int) {
 	h := p.heartbeat
 	woke := p.wokeAt > 0 && c.w.at-p.wokeAt <= int64(4*time.Second)
@@ -167,10 +184,6 @@ func (c *checker) trusted(p *process, looked int64, what string) (woken int) {
 	switch {
 	case p.wokeAt > 0 && h.enteredAt >= p.wokeAt && h.pulse.State() == rebalance.PulseBeating && (woke || !h.answered):
 		name = "ENTERED"
-		if h.asked && !c.w.script.Strict {
-			c.w.stats.Entered++
-			return 0
-		}
 	case woke:
 		name = "WOKEN"
 		if looked < p.wokeAt && !c.w.script.Strict {
@@ -185,12 +198,11 @@ func (c *checker) trusted(p *process, looked int64, what string) (woken int) {
 // acked is called when user code has acknowledged a record.
 func (c *checker) acked(d *delivery, i int) {
 	part := d.shell.part
-	index := c.w.logs[part].index(d.records[i].Offset)
-	c.handled[part][index] = true
-	c.raise(part)
-	if !d.ended {
-		d.shell.truth.ack(index)
+	index := c.w.logs[part].index(d.offset(i))
+	if d.engine != nil {
+		d.shell.begun = slices.DeleteFunc(d.shell.begun, func(b begunRecord) bool { return b.index == index })
 	}
+	c.finished(d.shell, index, d.over())
 }
 
 // handlerEntered is called when a handler begins: never while another one of the same process is inside. One of another
@@ -199,26 +211,20 @@ func (c *checker) acked(d *delivery, i int) {
 func (c *checker) handlerEntered(d *delivery) {
 	part := d.shell.part
 	for _, other := range c.inside[part] {
+		if d.engine != nil && other.engine == d.engine {
+			continue // laneStarted looks at these
+		}
 		if other.shell.process == d.shell.process {
 			c.w.violate("G2", fmt.Sprintf("%s: two handlers at once in process %d", tpOf(part), d.shell.process.number))
 		}
 		c.w.stats.Overlaps++
-		if other.ended || !c.present(other.shell.process) || !c.present(d.shell.process) {
-			continue
-		}
-		if (unheard(d.shell) || unheard(other.shell)) && !c.w.script.Strict {
-			c.w.stats.Unheard++
-		} else {
+		// A record that was inside when its ownership was lost may go on.
+		if !other.over() && !other.shell.gone && !d.shell.gone && c.present(other.shell.process) && c.present(d.shell.process) {
 			c.w.violate("G2", fmt.Sprintf("%s: handled by processes %d and %d, both in generation %d", tpOf(part),
 				other.shell.process.number, d.shell.process.number, c.w.coordinator.generation))
 		}
 	}
 	c.inside[part] = append(c.inside[part], d)
-}
-
-// unheard reports whether a partition was lost and its actor, held up, has not had its turn to hear of it.
-func unheard(s *partitionShell) bool {
-	return slices.ContainsFunc(s.box.queue[s.box.head:], func(m message) bool { return m.kind == messageOwnershipLost })
 }
 
 // present reports whether a process is in the group's present generation and knows it.
@@ -282,10 +288,26 @@ func (c *checker) stored(p *process, offset *commit.Offset, before int64) {
 		c.w.violate("G4", fmt.Sprintf("%s epoch %d: %d stored after %d", name, t.epoch, offset.Offset, before))
 	}
 	t.stored = offset.Offset
+	if offset.Metadata != "" {
+		c.storedMap(offset)
+	}
+}
+
+// demanded checks that what a user was told to be committed is stored.
+func (c *checker) demanded(s *partitionShell, d demand, err error) {
+	if err == nil {
+		c.w.stats.Demands++
+	}
+	if stored := c.w.coordinator.committed[s.part]; err == nil && stored < d.target && c.w.script.Strategy != StrategyManual {
+		c.w.violate("G5", fmt.Sprintf("%s epoch %d: commit of %d confirmed, the coordinator has %d", tpOf(s.part), s.epoch, d.target, stored))
+	}
 }
 
 // confirmed checks that what the machine takes for committed is stored.
-func (c *checker) confirmed(offset *commit.Offset) {
+func (c *checker) confirmed(committer *committerShell, offset *commit.Offset) {
+	if lane := &committer.lanes[offset.TopicPartition.Partition]; lane.epoch == offset.Epoch {
+		lane.committed, lane.counted, lane.at, lane.confirmed = offset.Offset, offset.Finished, c.w.at, true
+	}
 	if stored := c.w.coordinator.committed[offset.TopicPartition.Partition]; stored < offset.Offset {
 		c.w.violate("G5", fmt.Sprintf("%s epoch %d: %d confirmed, the coordinator has %d", offset.TopicPartition, offset.Epoch, offset.Offset, stored))
 	}
@@ -296,11 +318,12 @@ func (c *checker) released(s *partitionShell, e rebalance.Release) {
 	if e.Lost || s.tracker == nil {
 		return
 	}
-	if d := s.delivery; d != nil && c.w.at < s.drainUntil {
+	inside := s.delivery != nil || s.engine != nil && s.engine.lanes.Claimed() > 0
+	if inside && c.w.at < s.drainUntil {
 		c.w.violate("G5", fmt.Sprintf("%s epoch %d: released %v before the end of the drain with a handler inside",
 			tpOf(s.part), s.epoch, time.Duration(s.drainUntil-c.w.at)))
 	}
-	if stored := c.w.coordinator.committed[s.part]; e.Cause == nil && stored < s.finalTarget {
+	if stored := c.w.coordinator.committed[s.part]; e.Cause == nil && stored < s.finalTarget && c.w.script.Strategy != StrategyManual {
 		c.w.violate("G5", fmt.Sprintf("%s epoch %d: released as committed at %d, the coordinator has %d", tpOf(s.part), s.epoch, s.finalTarget, stored))
 	}
 }

@@ -26,6 +26,8 @@ type committerShell struct {
 	// fenced is the last epoch of each partition that the committer was told to be over; for the checker.
 	fenced []kafka.AssignmentEpoch
 	oldGen kafka.Generation
+	// lanes is what was confirmed of each partition; for the checker.
+	lanes []laneCommits
 
 	key    *capability.Key
 	unsent *commit.Round
@@ -56,9 +58,11 @@ func newCommitterShell(p *process) *committerShell {
 		w: p.w, process: p, gen: kafka.NoGeneration, oldGen: kafka.NoGeneration, flushes: map[uint64]flushOwner{},
 		rounds: commit.NewRounds(commit.RoundsConfig{
 			GroupID: "group", GroupInstanceID: p.instance, BackoffInitial: backoffInitial, BackoffMax: backoffMax, Seed: p.w.rng.Uint64(),
+			Strategy: p.w.strategy(),
 		}),
 	}
 	c.box, c.fenced = p.newBox(c), make([]kafka.AssignmentEpoch, p.w.script.Partitions)
+	c.lanes = make([]laneCommits, p.w.script.Partitions)
 	c.lookupOpen = make([]bool, p.w.script.Partitions)
 	c.alarm.box, c.lookupAlarm.box = c.box, c.box
 	return c
@@ -95,9 +99,7 @@ func (c *committerShell) receive(m *message) {
 		c.lookupAlarm.set = false
 		c.lookupNext()
 	case messageOffered:
-		c.feed(commit.Offered{Offset: commit.Offset{
-			TopicPartition: tpOf(int(m.part)), Epoch: kafka.AssignmentEpoch(m.epoch), Offset: m.offset, LeaderEpoch: m.gen,
-		}})
+		c.feed(commit.Offered{Offset: *m.payload.(*commit.Offset)})
 	case messageFlushWanted:
 		c.nextID++
 		c.flushes[c.nextID] = flushOwner{shell: m.payload.(*partitionShell), id: m.seq}
@@ -106,7 +108,10 @@ func (c *committerShell) receive(m *message) {
 			Deadline: epochStart.Add(time.Duration(m.at)),
 		})
 	case messagePartitionOpened:
-		c.feed(commit.Assigned{TopicPartition: tpOf(int(m.part)), Epoch: kafka.AssignmentEpoch(m.epoch), Committed: m.offset})
+		c.lanes[m.part] = laneCommits{epoch: kafka.AssignmentEpoch(m.epoch), committed: m.offset, opened: c.w.at}
+		c.feed(commit.Assigned{
+			TopicPartition: tpOf(int(m.part)), Epoch: kafka.AssignmentEpoch(m.epoch), Committed: m.offset, Metadata: m.payload.(string),
+		})
 	case messagePartitionFenced:
 		c.fenced[m.part] = max(c.fenced[m.part], kafka.AssignmentEpoch(m.epoch))
 		c.feed(commit.Fenced{TopicPartition: tpOf(int(m.part)), Epoch: kafka.AssignmentEpoch(m.epoch)})
@@ -136,16 +141,22 @@ func (c *committerShell) feed(in commit.Input) {
 			if c.unsent != nil || c.busy != nil && c.busy.api == apiCommit || c.answer != nil {
 				c.w.violate("G8", "a second round while one is in flight")
 			}
+			c.w.check.sending(c, &e.Round)
 			c.unsent = &e.Round
 			c.sendUnsent()
 		case commit.Committed:
-			c.w.check.confirmed(&e.Offset)
+			c.w.check.confirmed(c, &e.Offset)
 		case commit.Flushed:
 			owner := c.flushes[e.ID]
 			delete(c.flushes, e.ID)
 			c.w.post(owner.shell.box, message{kind: messageFlushed, seq: owner.id, err: e.Err})
 		case commit.RoundFailed:
 			c.w.stats.RoundsFailed++
+			for tp, err := range e.Partitions {
+				c.lanes[tp.Partition].shortened = errors.Is(err, kafka.OffsetMetadataTooLarge)
+			}
+		case commit.StrategyFailed:
+			c.w.check.machine(e.Err)
 		case commit.MembershipDoubted:
 			c.w.post(c.process.group.box, message{kind: messageMembershipDoubted, gen: int32(e.Generation), err: e.Err})
 		case commit.CoordinatorDoubted:
@@ -298,7 +309,7 @@ func (c *committerShell) offsetsRead(request *call) {
 			}
 		}
 		for range 1 + c.w.once() {
-			c.w.post(c.process.group.box, message{kind: messageOffsetsFetched, seq: request.seq, payload: request.offsets})
+			c.w.post(c.process.group.box, message{kind: messageOffsetsFetched, seq: request.seq, payload: request})
 		}
 		if !slices.Contains(c.lookupOpen, true) {
 			return

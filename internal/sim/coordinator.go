@@ -60,6 +60,9 @@ type coordinator struct {
 	pending []*pendingID
 	// committed are the offsets stored, kafka.NoOffset for none.
 	committed []int64
+	// texts are the metadata beside them, writtenAt the offsets that the texts were committed with.
+	texts     []string
+	writtenAt []int64
 	nextID    int
 	// timer tells the present join or sync timer from older ones.
 	timer int64
@@ -72,6 +75,7 @@ type coordinator struct {
 
 func newCoordinator(w *World) *coordinator {
 	g := &coordinator{w: w, committed: make([]int64, w.script.Partitions)}
+	g.texts, g.writtenAt = make([]string, w.script.Partitions), make([]int64, w.script.Partitions)
 	for i := range g.committed {
 		g.committed[i] = kafka.NoOffset
 	}
@@ -120,7 +124,7 @@ func (g *coordinator) execute(c *call) {
 	case apiCommit:
 		g.commit(c)
 	case apiOffsetFetch:
-		c.offsets = slices.Clone(g.committed)
+		c.offsets, c.texts = slices.Clone(g.committed), slices.Clone(g.texts)
 		for part := range c.offsets {
 			// A transaction is open on it (UNSTABLE_OFFSET_COMMIT): the others have their answer.
 			if n := g.w.weather[c.process.slot].errors; n > 0 && g.w.rng.IntN(100) < n {
@@ -219,6 +223,11 @@ func (g *coordinator) commit(c *call) {
 	lossy := g.w.weather[c.process.slot].loss > 0
 	for i := range c.round.Offsets {
 		offset := &c.round.Offsets[i]
+		if limit := g.w.script.MetadataLimit; limit > 0 && len(offset.Metadata) > limit {
+			g.w.stats.TooLarge++
+			c.results[offset.TopicPartition] = kafka.OffsetMetadataTooLarge
+			continue
+		}
 		if lossy && g.w.rng.IntN(20) == 0 {
 			// The append timed out: it may or may not be there.
 			c.results[offset.TopicPartition] = kafka.CoordinatorNotAvailable
@@ -230,7 +239,7 @@ func (g *coordinator) commit(c *call) {
 		}
 		part := int(offset.TopicPartition.Partition)
 		g.w.check.stored(c.process, offset, g.committed[part])
-		g.committed[part] = offset.Offset
+		g.committed[part], g.texts[part], g.writtenAt[part] = offset.Offset, offset.Metadata, offset.Offset
 	}
 }
 

@@ -1,8 +1,8 @@
 // Package sim runs whole consumer groups in virtual time, in one goroutine, and checks the guarantees after every step.
 //
 // A [World] has a few member processes, one group coordinator, and a log per partition. The processes are built of the same
-// pure machines as production: rebalance.Member, Partition, Link and Pulse, commit.Rounds, Tracker and Window,
-// capability.Key and buffer.Surplus. What lies between them, the shells in actors/, is modeled here message by message: every
+// pure machines as production: rebalance.Member, Partition, Link and Pulse, commit.Rounds with its strategies, Tracker, Window and
+// OffsetMap, capability.Key, buffer.Surplus and Lanes. What lies between them, the shells in actors/, is modeled here message by message: every
 // actor has a mailbox, and the scheduler chooses whose turn it is. The coordinator and the log are models written after
 // Kafka's own rules, not after what the machines expect.
 //

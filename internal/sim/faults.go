@@ -12,11 +12,11 @@ func (w *World) fault(i int) {
 		return
 	}
 	f := w.script.Faults[i]
-	if f.Member >= len(w.slots) && f.Kind != FaultRetain {
+	if f.Member >= len(w.slots) && !f.Kind.ofPartition() {
 		return
 	}
 	switch f.Kind {
-	case FaultClose, FaultRejoin, FaultRetain, FaultDuplicate, FaultCrash:
+	case FaultClose, FaultRejoin, FaultRetain, FaultDuplicate, FaultCrash, FaultTruncate, FaultRestore:
 	case FaultFreeze, FaultStall, FaultCut, FaultLossy, FaultSlow, FaultErrors, FaultMove, FaultDown, FaultTwin:
 		w.disturbedUntil = max(w.disturbedUntil, w.at+int64(f.For))
 	}
@@ -39,6 +39,10 @@ func (w *World) fault(i int) {
 	case FaultRetain:
 		if f.Member < len(w.logs) {
 			w.retain(f.Member, f.Amount)
+		}
+	case FaultTruncate, FaultRestore:
+		if f.Member < len(w.logs) {
+			w.disaster(f)
 		}
 	}
 }
@@ -147,6 +151,9 @@ func (w *World) endFaults() {
 	w.coordinator.announced = w.coordinator.broker
 	for _, p := range w.everybody() {
 		p.thaw()
+		if slices.Contains(p.pauses.paused, true) {
+			p.resumeAll()
+		}
 	}
 	for slot, p := range w.slots {
 		if p == nil || p.dead || p.ended {

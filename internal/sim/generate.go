@@ -6,6 +6,48 @@ import (
 	"time"
 )
 
+// flow draws the order, the strategy, the offset map and the user's pauses of a script. They came later than the rest and have
+// a source of their own, so that a seed keeps what it had.
+func flow(s *Script) {
+	rng := rand.New(rand.NewPCG(s.Seed, 0xf10))
+	between := func(low, high int) int { return low + rng.IntN(high-low+1) }
+	span := func(low, high time.Duration) time.Duration { return low + time.Duration(rng.Int64N(int64(high-low)+1)) }
+	s.Workers, s.Keys = between(1, 6), between(1, 12)
+	if order := rng.IntN(20); order >= 8 {
+		s.AnyOrder = false
+		s.Handler = HandlerKind(rng.IntN(4))
+		if s.Order = OrderKey; order >= 15 {
+			s.Order = OrderNone
+		}
+	}
+	if rng.IntN(2) == 0 {
+		s.Strategy = StrategyKind(rng.IntN(5))
+	}
+	s.StrategyRecords, s.StrategyEvery = between(1, 30), span(50*time.Millisecond, 5*time.Second)
+	if s.OffsetMap = rng.IntN(2) == 0; rng.IntN(3) == 0 {
+		s.MetadataLimit = []int{20, 70, 90, 4096}[rng.IntN(4)]
+	}
+	if s.Strategy == StrategyDemand || rng.IntN(6) == 0 {
+		s.CommitEvery = span(100*time.Millisecond, 10*time.Second)
+	}
+	if rng.IntN(3) == 0 {
+		s.PauseEvery, s.PauseFor = span(200*time.Millisecond, 8*time.Second), span(time.Millisecond, 5*time.Second)
+	}
+	if rng.IntN(2) == 0 {
+		s.MaxWait = span(time.Millisecond, 2*time.Second)
+	}
+	if rng.IntN(5) > 0 {
+		return
+	}
+	for range between(1, 2) {
+		f := Fault{At: span(s.Horizon/4, s.Horizon*9/10), Kind: FaultTruncate, Member: rng.IntN(s.Partitions), For: span(0, s.Session), Amount: between(1, 30)}
+		if rng.IntN(2) == 0 {
+			f.Kind, f.Amount = FaultRestore, between(-1, 6)
+		}
+		s.Faults = append(s.Faults, f)
+	}
+}
+
 // Generate returns the script of a seed. A quarter of the seeds have no faults of the network, the processes or the
 // coordinator: there a slow handler is all that happens, and membership must not suffer (G6).
 func Generate(seed uint64) Script {
@@ -50,6 +92,7 @@ func Generate(seed uint64) Script {
 	for range rng.IntN(9) {
 		s.Faults = append(s.Faults, randomFault(rng, &s, kinds[rng.IntN(len(kinds))]))
 	}
+	flow(&s)
 	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int((a.At - b.At) / time.Millisecond) })
 	return s
 }
@@ -85,7 +128,7 @@ func randomFault(rng *rand.Rand, s *Script, kind FaultKind) Fault {
 	case FaultRejoin:
 	case FaultRetain:
 		f.Member, f.Amount = rng.IntN(s.Partitions), 1+rng.IntN(20)
-	case FaultTwin:
+	case FaultTwin, FaultTruncate, FaultRestore:
 	}
 	return f
 }

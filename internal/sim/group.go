@@ -35,6 +35,8 @@ type groupShell struct {
 	// knownID is the member id the coordinator gave last, for the checker; retried says that the next JoinGroup is one.
 	knownID string
 	retried bool
+	// syncSent is when the last SyncGroup was sent.
+	syncSent int64
 
 	// parts has the present grant of each partition, leaving those on their way out.
 	parts   []*grantView
@@ -221,6 +223,7 @@ func (g *groupShell) run(effect rebalance.Effect) {
 	case rebalance.SendSync:
 		g.withCoordinator(need{
 			ready: func(broker int) {
+				g.syncSent = g.w.at
 				g.joining = &call{api: apiSync, process: p, box: g.box, broker: broker, seq: e.Seq, sync: e.Request}
 				g.w.send(g.joining, g.w.script.Rebalance+5*time.Second)
 			},
@@ -234,9 +237,11 @@ func (g *groupShell) run(effect rebalance.Effect) {
 		g.w.send(&call{api: apiMetadata, process: p, box: g.box, seq: e.Seq}, g.w.script.Request)
 	case rebalance.HoldCommits:
 		g.w.post(p.committer.box, message{kind: messageCommitsHeld})
+	case rebalance.ResumeCommits:
+		g.w.post(p.committer.box, message{kind: messageGenerationEntered, gen: int32(e.Generation), at: g.syncSent, payload: e.MemberID})
 	case rebalance.EnterGeneration:
 		g.memberID, g.generation = e.MemberID, e.Generation
-		entered := message{kind: messageGenerationEntered, gen: int32(e.Generation), payload: e.MemberID}
+		entered := message{kind: messageGenerationEntered, gen: int32(e.Generation), at: g.syncSent, payload: e.MemberID}
 		g.w.post(p.heartbeat.box, entered)
 		g.w.post(p.committer.box, entered)
 	case rebalance.LeaveGeneration:

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"slices"
+	"time"
 
 	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/kafka"
@@ -13,6 +14,8 @@ type startQueue struct {
 	waiting []int
 	id      uint64
 	answers []int64
+	// texts are the metadata beside the answers.
+	texts []string
 }
 
 // assign starts the partitions granted and asks where they are to begin.
@@ -39,7 +42,12 @@ func (g *groupShell) requestStarts() {
 		return
 	}
 	g.starts.id++
+	g.starts.texts = make([]string, g.w.script.Partitions)
 	g.starts.answers = slices.Repeat([]int64{notAnswered}, g.w.script.Partitions)
+	if g.w.script.Strategy == StrategyManual {
+		g.w.timeline.push(g.w.at+g.w.extra.Int64N(int64(200*time.Millisecond)), eventPost, 0, &hookAnswer{group: g, id: g.starts.id})
+		return
+	}
 	g.w.post(g.process.committer.box, message{kind: messageOffsetsWanted, seq: g.starts.id})
 }
 
@@ -48,10 +56,10 @@ func (g *groupShell) offsetsFetched(m *message) {
 	if m.seq != g.starts.id {
 		return
 	}
-	offsets := g.starts.answers
-	for part, offset := range m.payload.([]int64) {
+	offsets, answer := g.starts.answers, m.payload.(*call)
+	for part, offset := range answer.offsets {
 		if offset != notAnswered {
-			offsets[part] = offset
+			offsets[part], g.starts.texts[part] = offset, answer.texts[part]
 		}
 	}
 	committed := make(map[int32]rebalance.Committed, len(g.starts.waiting))
@@ -79,10 +87,11 @@ func (g *groupShell) offsetsFetched(m *message) {
 			continue
 		}
 		g.w.post(g.process.committer.box, message{
-			kind: messagePartitionOpened, part: int32(part), epoch: uint64(v.epoch), offset: offsets[part],
+			kind: messagePartitionOpened, part: int32(part), epoch: uint64(v.epoch), offset: offsets[part], payload: g.starts.texts[part],
 		})
 		g.w.post(v.shell.box, message{
-			kind: messageStartDecided, epoch: uint64(v.epoch), offset: offsets[part], payload: decisions[int32(part)],
+			kind: messageStartDecided, epoch: uint64(v.epoch), offset: offsets[part],
+			payload: &startDecision{decision: decisions[int32(part)], committed: offsets[part], text: g.starts.texts[part]},
 		})
 		if !v.started {
 			v.started = true
@@ -119,7 +128,10 @@ func (g *groupShell) revoke(e rebalance.RevokePartitions) {
 func (g *groupShell) lose(e rebalance.LosePartitions) {
 	for _, grant := range e.Grants {
 		if v := g.view(int(grant.TopicPartition.Partition), grant.Epoch); v != nil {
-			v.lost = true
+			v.lost, v.shell.gone = true, true
+			if g.w.mutant != MutantLossByMessage && g.w.mutant != MutantFlowAfterLoss {
+				v.shell.lose()
+			}
 		}
 	}
 	if g.w.mutant != MutantCommitAfterFence {

@@ -3,6 +3,7 @@ package sim
 import (
 	"time"
 
+	"github.com/troupego/troupe/internal/buffer"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
 )
@@ -32,18 +33,59 @@ type delivery struct {
 	held, lost bool
 	lapses     int
 	pace       pacer
+	// suspended: take no further record, the user has paused.
+	suspended bool
+
+	// engine, worker and claims are those of a call under the key order or without an order; low is how many of the claims
+	// are done, or begun where the handler is asynchronous, since when the call runs, failed what it ended with.
+	engine *engine
+	worker *worker
+	claims []buffer.Claimed
+	since  int64
+	failed bool
 }
+
+// offset and tries describe one record of a delivery.
+func (d *delivery) offset(i int) int64 {
+	if d.engine != nil {
+		return d.claims[i].Record.Offset
+	}
+	return d.records[i].Offset
+}
+
+func (d *delivery) tries(i int) int {
+	if d.engine != nil {
+		return d.claims[i].Attempt
+	}
+	return d.attempt
+}
+
+// over reports whether what is acknowledged through the delivery does not count.
+func (d *delivery) over() bool { return d.ended || d.engine != nil && d.engine.ended }
 
 // handlerPool is the goroutines that user functions run in.
 type handlerPool struct {
 	w       *World
 	process *process
 	box     *mailbox
+	// workers is how many goroutines serve the partitions in line (actors/pool.go).
+	workers int
+	line    []*engine
+	// seats are the deliveries that users' actors hold, standing those that wait for one.
+	seats    int
+	standing []*mailbox
 }
 
 // deliverNext gives the handler its next records: those that come again first, then new ones.
 func (s *partitionShell) deliverNext() {
-	if !s.machine.CanDeliver() || s.delivery != nil || !s.up || s.backoff.set || s.tracker == nil {
+	if !s.machine.CanDeliver() || s.lost || s.tracker == nil {
+		return
+	}
+	if s.engine != nil {
+		s.fillEngine()
+		return
+	}
+	if s.delivery != nil || !s.up || s.backoff.set || s.paused {
 		return
 	}
 	s.window.Update(s.tracker.InTransit())
@@ -53,10 +95,7 @@ func (s *partitionShell) deliverNext() {
 		if s.w.mutant == MutantNoWindow {
 			limit = s.w.script.MaxRecords
 		}
-		records, attempt = s.take(limit), 1
-		if len(records) > 0 {
-			s.w.check.deliveredFirst(s, records)
-		}
+		records, attempt = s.takeFresh(limit), 1
 	}
 	s.w.check.inTransit(s)
 	if len(records) == 0 {
@@ -100,7 +139,7 @@ func (p *handlerPool) all(d *delivery) {
 	if !p.process.session.hold(d) {
 		return
 	}
-	if d.halted {
+	if d.halted || d.suspended {
 		p.leave(d)
 		return
 	}
@@ -120,6 +159,8 @@ func (p *handlerPool) wakeHeld(d *delivery) {
 func (p *handlerPool) goesOn(d *delivery) {
 	switch {
 	case !d.running || !d.held:
+	case d.engine != nil:
+		p.work(d)
 	case p.w.script.AnyOrder:
 		p.all(d)
 	default:
@@ -148,7 +189,7 @@ func (p *handlerPool) next(d *delivery) {
 	if d.current < len(d.records) && (d.held || d.pace.due(d.current, p.w.at)) && !p.process.session.hold(d) {
 		return
 	}
-	if d.halted || d.current == len(d.records) {
+	if d.halted || d.suspended || d.current == len(d.records) {
 		p.leave(d)
 		return
 	}
@@ -162,7 +203,7 @@ func (p *handlerPool) cancel(d *delivery) {
 		p.wakeHeld(d)
 		return
 	}
-	if !d.running || d.stuck || p.w.script.AnyOrder {
+	if !d.running || d.stuck || p.w.script.AnyOrder || d.engine != nil && p.w.script.Handler >= HandleAsync {
 		return
 	}
 	d.step++
@@ -171,12 +212,26 @@ func (p *handlerPool) cancel(d *delivery) {
 }
 
 func (p *handlerPool) receive(m *message) {
-	if m.kind == messageHandlerGoesOn {
+	switch m.kind { //nolint:exhaustive // the other messages are not for handlers
+	case messageHandlerGoesOn:
 		p.goesOn(m.payload.(*delivery))
-		return
+	case messageWorker:
+		p.serve(m.payload.(*worker))
+	case messageAcknowledges:
+		p.acknowledges(m.payload.(*handle))
+	default:
+		p.step(m)
 	}
+}
+
+// step is the end of what the user's function did with one record.
+func (p *handlerPool) step(m *message) {
 	d, index, step := m.payload.(*delivery), int(m.part), m.seq
 	if !d.running || step != d.step {
+		return
+	}
+	if d.engine != nil {
+		p.worked(d)
 		return
 	}
 	fails := d.fails || p.w.faulty && p.w.rng.IntN(100) < p.w.script.FailPercent
@@ -272,6 +327,12 @@ func (s *partitionShell) delivered(d *delivery) {
 	}
 	s.collect()
 	s.offer()
+	if d.suspended && s.machine.CanDeliver() {
+		s.keep(d)
+		if s.attempt = 1; len(s.again) == len(d.records) {
+			s.attempt = d.attempt
+		}
+	}
 	s.ended()
 	s.pump()
 }
@@ -281,6 +342,17 @@ func (s *partitionShell) ended() {
 	s.delivery = nil
 	d.ended = true
 	s.feed(rebalance.DeliveryEnded{})
+	s.pausedNow()
+}
+
+// keep has the records that were not acknowledged come again.
+func (s *partitionShell) keep(d *delivery) {
+	s.again, s.attempt = nil, d.attempt+1
+	for i := range d.records {
+		if next, open := s.tracker.NextUnacked(d.records[i].Offset); open && next == d.records[i].Offset {
+			s.again = append(s.again, d.records[i])
+		}
+	}
 }
 
 // handlerFailed keeps the records that were not acknowledged for another attempt, after a while.
@@ -290,12 +362,7 @@ func (s *partitionShell) handlerFailed(d *delivery) {
 		return
 	}
 	s.collect()
-	s.again, s.attempt = nil, d.attempt+1
-	for i := range d.records {
-		if next, open := s.tracker.NextUnacked(d.records[i].Offset); open && next == d.records[i].Offset {
-			s.again = append(s.again, d.records[i])
-		}
-	}
+	s.keep(d)
 	s.offer()
 	if len(s.again) > 0 && s.machine.CanDeliver() {
 		s.w.setAlarmIn(&s.backoff, backoffInitial)

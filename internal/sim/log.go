@@ -13,15 +13,17 @@ type partitionLog struct {
 	records []kafka.Record
 	// start and end are the log's bounds; end is above the last record when markers follow it.
 	start, end int64
+	// epoch is the leader epoch of what is appended.
+	epoch int32
 	// waiting are fetches that wait at the end.
 	waiting []*call
 }
 
 // grow appends a record, after a hole.
-func (l *partitionLog) grow(hole, tail int64) {
+func (l *partitionLog) grow(hole, tail int64, key []byte) {
 	offset := l.end + hole
 	l.records = append(l.records, kafka.Record{
-		Topic: l.tp.Topic, Partition: l.tp.Partition, Offset: offset, LeaderEpoch: 0,
+		Topic: l.tp.Topic, Partition: l.tp.Partition, Offset: offset, LeaderEpoch: l.epoch, Key: key,
 	})
 	l.end = offset + 1 + tail
 }
@@ -70,7 +72,7 @@ func (w *World) produce(part int) {
 		if w.rng.IntN(8) == 0 {
 			tail = int64(1 + w.rng.IntN(3))
 		}
-		l.grow(hole, tail)
+		l.grow(hole, tail, w.key())
 		w.check.produced(part)
 	}
 	waiting := l.waiting
@@ -87,6 +89,22 @@ func (w *World) produce(part int) {
 		}
 		w.timeline.push(w.at+w.rng.Int64N(gap+1), eventProduce, int64(part), nil)
 	}
+}
+
+// recordKeys are the keys of records; the first is none.
+var recordKeys = func() (out [32][]byte) {
+	for i := 1; i < len(out); i++ {
+		out[i] = []byte{byte(i)}
+	}
+	return out
+}()
+
+// key draws a record's key.
+func (w *World) key() []byte {
+	if w.script.Keys == 0 {
+		return nil
+	}
+	return recordKeys[w.extra.IntN(w.script.Keys)]
 }
 
 // retain drops records from the start of a log, as retention or DeleteRecords do.

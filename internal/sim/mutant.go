@@ -57,6 +57,46 @@ const (
 	MutantNoNudge
 	// MutantKeyAskedOnce asks the key when a round is queued, not when it is sent (G10).
 	MutantKeyAskedOnce
+	// MutantSessionFromEntering counts a session from entering the generation, not from sending SyncGroup (ENTERED).
+	MutantSessionFromEntering
+	// MutantNoSessionTrusted delivers and commits before the heartbeat has begun the first session (WOKEN).
+	MutantNoSessionTrusted
+	// MutantLossByMessage does not mark a partition as lost before its actor has heard of it (G4).
+	MutantLossByMessage
+	// MutantLaneFreed frees a lane as soon as its record is claimed, not when it is settled (G2).
+	MutantLaneFreed
+	// MutantUnparkedEarly tries a record again at once, while others of its lane are not settled (G2).
+	MutantUnparkedEarly
+	// MutantClaimStopped lets workers claim when the flow was stopped (G4).
+	MutantClaimStopped
+	// MutantOldEngine counts an acknowledgment of an engine that has ended in the partition's present one (G2, G3).
+	MutantOldEngine
+	// MutantCommitHighest offers the offset after the highest finished record, not the contiguous point (G3).
+	MutantCommitHighest
+	// MutantWindowNeverCloses gives an engine records for as long as it has room, whatever the window says (G8).
+	MutantWindowNeverCloses
+	// MutantMapUnchecked takes an offset map that stands beside another offset, at its distances (G1).
+	MutantMapUnchecked
+	// MutantMapEpochIgnored takes a record for finished whose leader epoch is above the map's (G1).
+	MutantMapEpochIgnored
+	// MutantTakeBackForgets leaves with a user's actor that failed what it had not settled (PROGRESS).
+	MutantTakeBackForgets
+	// MutantFillForgotten never gives out a batch that stays below its size (PROGRESS).
+	MutantFillForgotten
+	// MutantMapPastWindow passes over the records of an offset map without asking the window again (G8).
+	MutantMapPastWindow
+	// MutantFlushAsksStrategy lets a partition go without a flush when the strategy commits nothing by itself (G5).
+	MutantFlushAsksStrategy
+	// MutantStrategyIgnored commits as soon as something is finished, whatever the strategy (STRATEGY).
+	MutantStrategyIgnored
+	// MutantPauseLetsNext lets a handler that is inside when the user pauses begin its next record (PAUSE).
+	MutantPauseLetsNext
+	// MutantPauseReturnsEarly lets Pause return while a handler is inside (PAUSE).
+	MutantPauseReturnsEarly
+	// MutantRetryForgotten never tries a parked lane again (PROGRESS).
+	MutantRetryForgotten
+	// MutantResumeForgets forgets the retries that came due while the user had paused (PROGRESS).
+	MutantResumeForgets
 	mutantEnd
 )
 
@@ -84,6 +124,27 @@ var mutantNames = [...]struct{ name, breaks string }{
 	MutantSessionNotAsked:    {"session-not-asked", "WOKEN"},
 	MutantNoNudge:            {"no-nudge-on-entering", "ENTERED"},
 	MutantKeyAskedOnce:       {"key-asked-once", "G4 G10"},
+
+	MutantSessionFromEntering: {"session-from-entering", "ENTERED"},
+	MutantNoSessionTrusted:    {"no-session-trusted", "WOKEN ENTERED"},
+	MutantLossByMessage:       {"loss-told-by-message", "G4"},
+	MutantLaneFreed:           {"lane-freed-at-claim", "G2"},
+	MutantUnparkedEarly:       {"unparked-before-settled", "G2"},
+	MutantClaimStopped:        {"claims-while-stopped", "G4"},
+	MutantOldEngine:           {"old-engine-counted", "G2 G3"},
+	MutantCommitHighest:       {"commit-highest-finished", "G3"},
+	MutantWindowNeverCloses:   {"window-never-closes", "G8"},
+	MutantMapUnchecked:        {"map-of-another-offset", "G1"},
+	MutantMapEpochIgnored:     {"map-epoch-ignored", "G1"},
+	MutantTakeBackForgets:     {"take-back-forgets", "PROGRESS"},
+	MutantFillForgotten:       {"fill-forgotten", "PROGRESS"},
+	MutantMapPastWindow:       {"map-past-the-window", "G8"},
+	MutantFlushAsksStrategy:   {"flush-asks-strategy", "G5"},
+	MutantStrategyIgnored:     {"strategy-ignored", "STRATEGY"},
+	MutantPauseLetsNext:       {"pause-lets-next-begin", "PAUSE"},
+	MutantPauseReturnsEarly:   {"pause-returns-early", "PAUSE"},
+	MutantRetryForgotten:      {"retry-forgotten", "PROGRESS"},
+	MutantResumeForgets:       {"resume-forgets-parked", "PROGRESS"},
 }
 
 // String returns the mutant's name.

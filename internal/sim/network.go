@@ -70,6 +70,7 @@ type call struct {
 	synced   rebalance.SyncResponse
 	results  map[kafka.TopicPartition]error
 	offsets  []int64
+	texts    []string
 	records  []kafka.Record
 	next     int64
 	found    int
@@ -125,7 +126,7 @@ func (w *World) failLater(c *call) {
 // arrive executes a request. A commit whose connection was given up is gone with it; everything else may still be
 // executed long after its client stopped waiting.
 func (w *World) arrive(c *call) {
-	if c.done && c.api == apiCommit {
+	if c.api == apiCommit && (c.done || c.process.struck) {
 		return
 	}
 	w.steps++

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/troupego/troupe/commit"
@@ -44,7 +45,12 @@ type partitionShell struct {
 	tracker *commit.Tracker
 	window  *commit.Window
 	offered int64
-	flushID uint64
+	// finished counts the records acknowledged under the epoch.
+	finished uint64
+	flushID  uint64
+	// finalID is the flush before letting go; demands are those that users wait for.
+	finalID uint64
+	demands []demand
 	// flushed is what the final commit ended with; answeredFlush is true once it did.
 	answeredFlush bool
 
@@ -63,10 +69,27 @@ type partitionShell struct {
 	backoff  alarm
 	runner   *delivery // waits for the gate
 	stopped  bool
+	// lost is the mark that the group sets the moment that ownership is lost: this actor may hear of it late.
+	lost bool
+
+	// engine is nil under the partition order and before the position is known; busy is what the machine was told, gated
+	// that the gate is ours, retries are the lanes that failed.
+	engine      *engine
+	busy, gated bool
+	retries     []*laneRetry
+	// paused is the user's pause, waiters the calls that wait for it.
+	paused  bool
+	waiters []*pauseWaiter
+	mapSide
+	actorSide
 
 	// drainUntil is the earliest end of a drain asked for, finalTarget what the final commit was to reach; for the checker.
 	drainUntil, finalTarget int64
 	truth                   *truth
+	// begun are the records of the engine's handlers that have no verdict, gone says that the group knows of the loss, full
+	// that the window is closed; for the checker.
+	begun      []begunRecord
+	gone, full bool
 }
 
 func newPartitionShell(p *process, grant rebalance.Grant) *partitionShell {
@@ -78,8 +101,11 @@ func newPartitionShell(p *process, grant rebalance.Grant) *partitionShell {
 		w: p.w, process: p, part: int(grant.TopicPartition.Partition), epoch: grant.Epoch, machine: rebalance.NewPartition(grant),
 		window: window, offered: kafka.NoOffset, fetchFrom: kafka.NoOffset, up: true,
 	}
+	s.startedAt = kafka.NoOffset
+	s.paused = p.pauses.paused[s.part]
 	s.box = p.newBox(s)
 	s.alarm.box, s.intake.box, s.backoff.box = s.box, s.box, s.box
+	s.respawn.box = s.box
 	return s
 }
 
@@ -91,7 +117,12 @@ func (s *partitionShell) receive(m *message) {
 			s.feed(rebalance.PartitionTick{})
 		case s.w.rang(&s.intake, a):
 			s.intakeRetry()
-		case s.w.rang(&s.backoff, a):
+		case s.w.rang(&s.respawn, a):
+			s.actorRespawned()
+		case !s.w.rang(&s.backoff, a):
+		case s.engine != nil:
+			s.retryDue()
+		default:
 			s.up = true
 			s.pump()
 		}
@@ -111,6 +142,7 @@ func (s *partitionShell) receive(m *message) {
 			s.run(d)
 		}
 		s.pump()
+		s.process.handlers.passSeat()
 	case messageDrainWanted:
 		if s.drainUntil == 0 || m.at < s.drainUntil {
 			s.drainUntil = m.at
@@ -124,12 +156,32 @@ func (s *partitionShell) receive(m *message) {
 	case messageOwnershipLost:
 		s.feed(rebalance.OwnershipLost{Cause: m.err})
 	case messageFlushed:
-		if m.seq == s.flushID && !s.answeredFlush {
-			s.answeredFlush = true
-			s.feed(rebalance.FinalCommitAnswered{Err: m.err})
-		}
+		s.flushed(m)
+	case messageHanded:
+		s.handed(m.payload.(*delivery))
+	case messageActorFailed:
+		s.actorFailed(m.payload.(*delivery))
+	case messageEngine:
+		s.engineSignaled(m.payload.(*engine))
+	case messagePauseChanged:
+		s.pauseChanged(m.payload.(*pauseWaiter))
+	case messageCommitWanted:
+		s.commitWanted(m.at)
 	default:
 		s.w.unknownMessage(s, m)
+	}
+}
+
+// flushed takes the answer to a flush: the final one, or one that a user waits for.
+func (s *partitionShell) flushed(m *message) {
+	if i := slices.IndexFunc(s.demands, func(d demand) bool { return d.id == m.seq }); i >= 0 {
+		s.w.check.demanded(s, s.demands[i], m.err)
+		s.demands = slices.Delete(s.demands, i, i+1)
+		return
+	}
+	if m.seq == s.finalID && !s.answeredFlush {
+		s.answeredFlush = true
+		s.feed(rebalance.FinalCommitAnswered{Err: m.err})
 	}
 }
 
@@ -149,6 +201,9 @@ func (s *partitionShell) feed(in rebalance.PartitionInput) {
 				d.canceled = true
 				s.process.handlers.cancel(d)
 			}
+			if s.engine != nil {
+				s.engine.cancel()
+			}
 		case rebalance.RequestFinalCommit:
 			s.requestFinalCommit(int64(e.Deadline.Sub(epochStart)))
 		case rebalance.AbandonHandler:
@@ -166,8 +221,10 @@ func (s *partitionShell) startDecided(m *message) {
 	if s.machine.State() != rebalance.PartitionAssigning {
 		return
 	}
-	switch d := m.payload.(type) {
+	decided := m.payload.(*startDecision)
+	switch d := decided.decision.(type) {
 	case rebalance.StartAt:
+		s.adoptMap(decided)
 		offset := d.Offset
 		if kept := s.process.positions[s.part]; s.w.mutant == MutantKeepPosition && kept != kafka.NoOffset {
 			offset = kept
@@ -186,6 +243,7 @@ func (s *partitionShell) startFlow(offset int64) {
 	s.tracker = commit.NewTracker(offset)
 	s.truth = s.w.check.startFlow(s, offset)
 	s.restart(offset)
+	s.startEngine()
 	s.offer()
 	s.pump()
 }
@@ -203,8 +261,22 @@ func (s *partitionShell) stopFlow() {
 	s.surplus.Drop()
 	abandon(s.wanting)
 	s.wanting = nil
+	if s.engine != nil {
+		s.engine.stop()
+	}
 	if d := s.delivery; d != nil {
 		d.halted = true
+	}
+}
+
+// lose stops deliveries at once, before this actor has heard of the loss.
+func (s *partitionShell) lose() {
+	s.lost = true
+	if d := s.delivery; d != nil {
+		d.halted = true
+	}
+	if s.engine != nil {
+		s.engine.stop()
 	}
 }
 
@@ -214,11 +286,13 @@ func (s *partitionShell) requestFinalCommit(deadline int64) {
 		s.offer()
 		s.finalTarget = s.tracker.Committable()
 	}
-	if s.w.mutant == MutantNoFinalCommit {
+	lazy := s.w.script.Strategy == StrategyDemand || s.w.script.Strategy == StrategyRecords
+	if s.w.mutant == MutantNoFinalCommit || s.w.mutant == MutantFlushAsksStrategy && lazy {
 		s.feed(rebalance.FinalCommitAnswered{})
 		return
 	}
 	s.flushID++
+	s.finalID = s.flushID
 	s.w.post(s.process.committer.box, message{
 		kind: messageFlushWanted, seq: s.flushID, part: int32(s.part), epoch: uint64(s.epoch), at: deadline, payload: s,
 	})
@@ -234,6 +308,7 @@ func (s *partitionShell) release(e rebalance.Release) {
 		s.process.positions[s.part] = s.tracker.Position()
 	}
 	s.w.check.released(s, e)
+	s.endEngine()
 	s.w.post(s.process.group.box, message{kind: messagePartitionReleased, part: int32(s.part), epoch: uint64(s.epoch)})
 }
 
@@ -241,15 +316,23 @@ func (s *partitionShell) release(e rebalance.Release) {
 func (s *partitionShell) stop() {
 	s.stopped = true
 	s.runner = nil
+	s.endEngine()
+	if s.gated { // of a user's actor, which is gone with this one
+		s.process.leaveGate(s.part, s.epoch)
+	}
 	if d := s.delivery; d != nil {
 		d.halted, d.ended, d.canceled = true, true, true
 		s.process.handlers.wakeHeld(d)
 	}
+	s.answerPauses()
 	s.w.kill(s.box)
 }
 
 // collect takes over what the handler acknowledged.
 func (s *partitionShell) collect() {
+	if s.tracker != nil && s.engine != nil {
+		s.engine.collect()
+	}
 	d := s.delivery
 	if d == nil || s.tracker == nil {
 		return
@@ -257,11 +340,11 @@ func (s *partitionShell) collect() {
 	if s.w.script.AnyOrder {
 		for i, acked := range d.acked {
 			if acked {
-				s.tracker.Ack(d.records[i].Offset)
+				s.acknowledge(d.records[i].Offset)
 			}
 		}
 	} else if d.low > 0 {
-		s.tracker.AckUpTo(d.records[d.low-1].Offset)
+		s.finished += uint64(s.tracker.AckUpTo(d.records[d.low-1].Offset))
 	}
 	if s.w.mutant == MutantAckTwice {
 		if next, ok := s.tracker.NextUnacked(0); ok && d.low > 0 {
@@ -280,123 +363,27 @@ func (s *partitionShell) offer() {
 	if s.w.mutant == MutantCommitPosition {
 		offset = s.tracker.Position()
 	}
-	if offset == s.offered {
+	if s.w.mutant == MutantCommitHighest && s.tracker.FinishedBeyond() > 0 {
+		m := s.tracker.Map()
+		_, last := m.Run(m.Runs() - 1)
+		offset = last + 1
+	}
+	beyond := 0
+	if s.w.script.OffsetMap {
+		beyond = s.tracker.FinishedBeyond()
+	}
+	if offset == s.offered && beyond == s.offeredBeyond {
 		return
 	}
-	s.offered = offset
-	s.w.post(s.process.committer.box, message{
-		kind: messageOffered, part: int32(s.part), epoch: uint64(s.epoch), offset: offset, gen: s.tracker.CommittableEpoch(),
-	})
+	s.offered, s.offeredBeyond = offset, beyond
+	s.w.post(s.process.committer.box, message{kind: messageOffered, payload: &commit.Offset{
+		TopicPartition: tpOf(s.part), Epoch: s.epoch, Offset: offset, LeaderEpoch: s.tracker.CommittableEpoch(),
+		Finished: s.finished, Metadata: s.metadata(offset),
+	}})
 }
 
 // pump does what can be done now: deliver, and ask for more.
 func (s *partitionShell) pump() {
 	s.deliverNext()
 	s.want()
-}
-
-func (s *partitionShell) want() {
-	if !s.machine.CanDeliver() || s.wanting != nil || s.intake.set || s.reset || s.chunks >= maxChunks {
-		return
-	}
-	s.wanting = &call{api: apiFetch, process: s.process, box: s.box, part: s.part, epoch: s.epoch, offset: s.fetchFrom}
-	s.w.send(s.wanting, s.w.script.Request)
-}
-
-// called takes the outcome of a fetch or of a look-up.
-func (s *partitionShell) called(c *call) {
-	if c.api == apiListOffsets {
-		if !s.reset {
-			return
-		}
-		if c.err != nil {
-			s.retryIntake()
-			return
-		}
-		s.reset, s.failures = false, 0
-		s.reposition(c.offset)
-		return
-	}
-	if c != s.wanting {
-		return
-	}
-	s.wanting = nil
-	switch {
-	case !s.machine.CanDeliver():
-	case c.err == nil:
-		s.failures = 0
-		s.surplus.Push(chunk{records: c.records, next: c.next}, len(c.records))
-		s.chunks++
-		s.fetchFrom = c.next
-		s.pump()
-	case c.err == kafka.OffsetOutOfRange:
-		s.reset = true
-		s.lookUp()
-	default:
-		s.retryIntake()
-	}
-}
-
-func (s *partitionShell) lookUp() {
-	s.w.send(&call{api: apiListOffsets, process: s.process, box: s.box, part: s.part}, s.w.script.Request)
-}
-
-func (s *partitionShell) retryIntake() {
-	s.failures++
-	s.w.setAlarmIn(&s.intake, min(backoffInitial<<min(s.failures-1, 16), backoffMax))
-}
-
-func (s *partitionShell) intakeRetry() {
-	if s.reset {
-		s.lookUp()
-		return
-	}
-	s.pump()
-}
-
-// reposition goes on at another offset than expected.
-func (s *partitionShell) reposition(offset int64) {
-	switch s.machine.State() {
-	case rebalance.PartitionAssigning:
-		s.feed(rebalance.PositionKnown{Offset: offset})
-		return
-	case rebalance.PartitionAssigned:
-	case rebalance.PartitionRevoking, rebalance.PartitionRevoked:
-		return
-	}
-	s.surplus.Drop()
-	s.chunks = 0
-	if offset < s.tracker.Position() {
-		offset = s.tracker.Position() // the log did not shrink; records in transit end by their acknowledgment
-	}
-	s.tracker.DropBelow(offset)
-	s.w.check.skipped(s, offset)
-	s.restart(offset)
-	s.offer()
-	s.pump()
-}
-
-// take returns up to limit records to deliver.
-func (s *partitionShell) take(limit int) []kafka.Record {
-	for limit > 0 {
-		records, _, _ := s.surplus.Take(limit)
-		if len(records) > 0 {
-			s.w.check.machine(s.tracker.Deliver(records))
-			s.tracker.Advance(s.surplus.Position())
-			s.offer()
-			return records
-		}
-		c, ok := s.surplus.Front()
-		if !ok {
-			return nil
-		}
-		s.w.check.machine(s.surplus.Decoded(c.records, c.next, len(c.records), len(c.records), nil))
-		s.surplus.Finish()
-		s.chunks--
-		if len(c.records) == 0 {
-			s.tracker.Advance(s.surplus.Position())
-			s.offer()
-		}
-	}
-	return nil
 }

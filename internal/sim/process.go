@@ -19,6 +19,8 @@ type process struct {
 	slot, number int
 	instance     string
 	dead, frozen bool
+	// struck: a disaster took the process and what it had on the wire.
+	struck bool
 	// ended is true after Left or Failed: nothing of it runs but handlers that have not returned.
 	ended bool
 	// closeBy is the deadline of Close, 0 before it, closeAsked when it began.
@@ -34,6 +36,7 @@ type process struct {
 	committer *committerShell
 	handlers  *handlerPool
 	session   session
+	pauses    pauseRegister
 	// gates keep G2; they outlive partitions. truths are the checker's.
 	gates  []gate
 	truths []*truth
@@ -57,6 +60,7 @@ func (w *World) start(slot int) *process {
 	}
 	n := w.script.Partitions
 	p.gates, p.positions = make([]gate, n), make([]int64, n)
+	p.pauses = pauseRegister{paused: make([]bool, n), calls: make([]int, n), known: make([]bool, n)}
 	for i := range p.positions {
 		p.positions[i] = kafka.NoOffset
 	}
@@ -66,6 +70,8 @@ func (w *World) start(slot int) *process {
 	p.heartbeat = newHeartbeatShell(p)
 	p.committer = newCommitterShell(p)
 	w.slots[slot] = p
+	p.userSoon(userCommits)
+	p.userSoon(userPauses)
 	p.group.feedLink(rebalance.LinkStart{})
 	p.group.feed(rebalance.Start{})
 	return p
@@ -200,7 +206,7 @@ func (h *heartbeatShell) receive(m *message) {
 	case messageGenerationEntered:
 		h.member, h.gen = m.payload.(string), kafka.Generation(m.gen)
 		h.enteredAt, h.asked, h.answered = h.w.at, false, false
-		h.process.session.begin()
+		h.process.session.begin(m.at)
 		h.feed(rebalance.PulseEnter{Generation: h.gen})
 		if h.w.mutant != MutantNoNudge {
 			h.feed(rebalance.PulseNudge{})

@@ -22,6 +22,7 @@ const (
 	eventUnstall                     // an actor that was held up goes on
 	eventPost                        // a message with a delay
 	eventRestartSlot                 // a process starts in a slot
+	eventUser                        // a user of a process acts
 
 	// Messages to actors.
 	messageRing // an alarm of the actor is due
@@ -59,6 +60,13 @@ const (
 	messageFlushed
 	messageHandlerStep
 	messageHandlerGoesOn
+	messageWorker
+	messageAcknowledges
+	messageEngine
+	messageHanded
+	messageActorFailed
+	messagePauseChanged
+	messageCommitWanted
 )
 
 // message is one message between actors. Which fields are used depends on the kind.

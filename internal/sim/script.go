@@ -39,6 +39,25 @@ type Script struct {
 	// StallPermyriad is how often, in ten thousand turns, an actor is held up, and Stall for how long at most.
 	StallPermyriad int
 	Stall          time.Duration
+	// Order is what is kept, Handler what handlers are called with under the other orders than the partition's, Workers how
+	// many of those run at once in a process. Keys is the number of keys, the nil key included; 0 is the nil key alone.
+	Order   Order
+	Handler HandlerKind
+	Workers int
+	Keys    int
+	// MaxWait is how long a batch that is not full waits for more records.
+	MaxWait time.Duration
+	// Strategy is the commit strategy, with the number of records or the time that it is about.
+	Strategy        StrategyKind
+	StrategyRecords int
+	StrategyEvery   time.Duration
+	// OffsetMap has what is finished beyond the offset committed along; MetadataLimit is the broker's
+	// offset.metadata.max.bytes, 0 for its default. With either, commits name the topic id.
+	OffsetMap     bool
+	MetadataLimit int
+	// CommitEvery is how often users commit by themselves, PauseEvery how often they pause, on average, and PauseFor for how
+	// long at most. 0 is never.
+	CommitEvery, PauseEvery, PauseFor time.Duration
 	// Strict makes violations of what is only counted otherwise: what a process that woke cannot know yet (see Stats).
 	Strict bool
 	// Horizon is when faults stop; Faults end at the latest then.
@@ -78,6 +97,12 @@ const (
 	FaultRejoin FaultKind = "rejoin"
 	// FaultRetain drops Amount records from the start of the log of partition Member.
 	FaultRetain FaultKind = "retain"
+	// FaultTruncate is a disaster: every process dies, and the log of partition Member loses its last Amount records that are
+	// not committed, for a new leader has never had them. Processes start For later.
+	FaultTruncate FaultKind = "truncate"
+	// FaultRestore is a disaster, after which the commit of partition Member comes from a copy: Amount records lower with the
+	// same metadata, or where Amount is 0 with metadata of somebody else, and below 0 damaged.
+	FaultRestore FaultKind = "restore"
 	// FaultTwin starts a second process with the instance id of a slot's first, which is left running.
 	FaultTwin FaultKind = "twin"
 )
@@ -127,6 +152,19 @@ func (s *Script) fields() []field {
 		{"stuck", &s.Stuck},
 		{"stall-permyriad", &s.StallPermyriad},
 		{"stall", &s.Stall},
+		{"order", choice{(*uint8)(&s.Order), orderNames[:]}},
+		{"handler", choice{(*uint8)(&s.Handler), handlerNames[:]}},
+		{"workers", &s.Workers},
+		{"keys", &s.Keys},
+		{"max-wait", &s.MaxWait},
+		{"strategy", choice{(*uint8)(&s.Strategy), strategyNames[:]}},
+		{"strategy-records", &s.StrategyRecords},
+		{"strategy-every", &s.StrategyEvery},
+		{"offset-map", &s.OffsetMap},
+		{"metadata-limit", &s.MetadataLimit},
+		{"commit-every", &s.CommitEvery},
+		{"pause-every", &s.PauseEvery},
+		{"pause-for", &s.PauseFor},
 		{"strict", &s.Strict},
 		{"horizon", &s.Horizon},
 	}
@@ -153,6 +191,8 @@ func (s *Script) String() string {
 			fmt.Fprintf(&b, "%s %t\n", f.name, *v)
 		case *time.Duration:
 			fmt.Fprintf(&b, "%s %v\n", f.name, *v)
+		case choice:
+			fmt.Fprintf(&b, "%s %s\n", f.name, v.names[*v.value])
 		}
 	}
 	for _, fault := range s.Faults {
@@ -213,6 +253,12 @@ func (s *Script) parseLine(words []string) error {
 		*v, err = strconv.ParseBool(words[1])
 	case *time.Duration:
 		*v, err = time.ParseDuration(words[1])
+	case choice:
+		i := slices.Index(v.names, words[1])
+		if i < 0 {
+			return fmt.Errorf("want one of %s", strings.Join(v.names, ", "))
+		}
+		*v.value = uint8(i)
 	}
 	return err
 }

@@ -9,7 +9,7 @@ import (
 // begins a record or sends a round looks at it first.
 type session struct {
 	w *World
-	// until is 0 before the first generation.
+	// until is 0 before the first generation: the heartbeat may be held up and hear of it late, so that is no session to trust.
 	until int64
 	// lapses counts the sessions that were given up; lapsed is true until the next one begins.
 	lapses int
@@ -19,9 +19,13 @@ type session struct {
 	held    []*delivery
 }
 
-func (s *session) begin() {
+// begin starts the session of a generation: it counts from when its SyncGroup was sent, for the answer may have waited.
+func (s *session) begin(since int64) {
+	if s.w.mutant == MutantNoNudge || s.w.mutant == MutantSessionFromEntering {
+		since = s.w.at
+	}
 	s.lapsed = false
-	s.until = s.w.at + int64(s.w.script.Session)
+	s.until = since + int64(s.w.script.Session)
 	s.tell()
 }
 
@@ -51,7 +55,10 @@ func (s *session) tell() {
 }
 
 func (s *session) over() bool {
-	return s.until != 0 && s.w.at >= s.until && s.w.mutant != MutantSessionNotAsked
+	if s.until == 0 && s.w.mutant == MutantNoSessionTrusted {
+		return false
+	}
+	return s.w.at >= s.until && s.w.mutant != MutantSessionNotAsked
 }
 
 // enter lets an actor begin something; otherwise it gets a messagePlaceFree when there is a new reason to ask again.

@@ -2,19 +2,24 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
 )
 
 // settled reports whether everything is done: the group is stable, every member is in it, and every partition is handled
 // and committed to its end.
 func (w *World) settled() bool {
+	if w.closing {
+		return w.closed()
+	}
 	if w.coordinator.phase != groupStable || w.coordinator.loadingUntil > w.at {
 		return false
 	}
 	for part, l := range w.logs {
-		if w.check.floor[part] < len(l.records) || len(l.records) < w.script.Records || w.coordinator.committed[part] != l.end {
+		if w.check.floor[part] < len(l.records) || len(l.records) < w.script.Records || !w.committedEnough(part) {
 			return false
 		}
 	}
@@ -28,6 +33,32 @@ func (w *World) settled() bool {
 		}
 	}
 	return len(w.coordinator.members) == len(w.slots)
+}
+
+// committedEnough reports whether the strategy has nothing left to commit by itself.
+func (w *World) committedEnough(part int) bool {
+	switch w.script.Strategy {
+	case StrategyManual:
+		return w.coordinator.committed[part] == kafka.NoOffset
+	case StrategyDemand, StrategyRecords:
+		// Its owner has all of it finished, and commits it on closing.
+		return slices.ContainsFunc(w.slots, func(p *process) bool {
+			v := p.group.parts[part]
+			return v != nil && v.shell.tracker != nil && v.shell.tracker.Committable() == w.logs[part].end
+		})
+	case StrategyOpportunistic, StrategyEvery:
+	}
+	return w.coordinator.committed[part] == w.logs[part].end
+}
+
+// closed reports whether every consumer has closed and everything is committed.
+func (w *World) closed() bool {
+	for part, l := range w.logs {
+		if w.coordinator.committed[part] != l.end {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(w.slots, func(p *process) bool { return !p.ended })
 }
 
 // unsettled says what is missing.

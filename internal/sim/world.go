@@ -12,7 +12,8 @@ import (
 type Violation struct {
 	// Guarantee is its name in the design (G1 ...), or one of STATE (an illegal state or input of a machine), ID (a member id
 	// was lost), SPIN (no time passes) and PROGRESS (the group did not settle once faults had stopped).
-	// WOKEN and ENTERED: a process that woke did what it could have known to be too late.
+	// WOKEN and ENTERED: a process that woke did what it could have known to be too late. PAUSE: a record began while its
+	// partition was paused. STRATEGY: offsets were sent that no strategy or flush asked for.
 	Guarantee string
 	// Text says what happened.
 	Text string
@@ -36,11 +37,12 @@ type Stats struct {
 	// session: by a process that just woke, where the last look at the clock was before the freeze (a handler that is too
 	// fast to look before each record, a round behind a look-up).
 	Woken, LateCommits int
-	// Entered are records and rounds of a generation that was entered after waking, since the SyncGroup answer had waited
-	// meanwhile, while its first heartbeat is not answered.
-	Entered int
-	// Unheard are overlaps of two members of which one has lost the partition, and its partition actor has not heard yet.
-	Unheard int
+	// Maps counts offsets stored with an offset map, TooLarge those refused with it, Ignored the maps that were not believed,
+	// Skipped the records not delivered since a map says that they are finished, Pauses the calls of Pause.
+	Maps, TooLarge, Ignored, Skipped, Pauses int
+	// Parallel counts records begun while another one of their partition was out, Parked the lanes that waited for another try,
+	// Closed how often an engine's window closed, Demands the commits that users asked for and got.
+	Parallel, Parked, Closed, Demands int
 }
 
 // Add adds another run's figures.
@@ -58,9 +60,16 @@ func (s *Stats) Add(o Stats) {
 	s.Stale += o.Stale
 	s.Overlaps += o.Overlaps
 	s.Woken += o.Woken
-	s.Entered += o.Entered
 	s.LateCommits += o.LateCommits
-	s.Unheard += o.Unheard
+	s.Maps += o.Maps
+	s.TooLarge += o.TooLarge
+	s.Ignored += o.Ignored
+	s.Skipped += o.Skipped
+	s.Pauses += o.Pauses
+	s.Parallel += o.Parallel
+	s.Parked += o.Parked
+	s.Closed += o.Closed
+	s.Demands += o.Demands
 	s.Processes += o.Processes
 }
 
@@ -69,6 +78,8 @@ type World struct {
 	script Script
 	mutant Mutant
 	rng    *rand.Rand
+	// extra decides what came to the scripts later, so that older ones run as they did.
+	extra *rand.Rand
 
 	// at is the virtual time since the beginning, now the same as an instant.
 	at       int64
@@ -86,6 +97,8 @@ type World struct {
 	active      []Fault
 	duplicate   int
 	faulty      bool
+	// closing is true once everything is handled and the consumers close, so that what waits for it is committed.
+	closing bool
 	// disturbedUntil is when the last fault ends that may cost somebody the membership.
 	disturbedUntil int64
 
@@ -114,6 +127,7 @@ func Run(script Script) Result {
 func newWorld(script Script) *World {
 	w := &World{
 		script: script, mutant: script.Mutant, rng: rand.New(rand.NewPCG(script.Seed, 0xfeed)), now: epochStart, faulty: true,
+		extra: rand.New(rand.NewPCG(script.Seed, 0xf10)),
 		slots: make([]*process, script.Members), weather: make([]weather, script.Members),
 	}
 	w.coordinator = newCoordinator(w)
@@ -137,7 +151,7 @@ func newWorld(script Script) *World {
 // patience is how long the group may take to settle once faults have stopped.
 func (w *World) patience() int64 {
 	s := &w.script
-	return int64(3*s.Rebalance + 4*s.Session + 2*s.Request + s.Stuck + 60*time.Second)
+	return int64(3*s.Rebalance + 4*s.Session + 2*s.Request + s.Stuck + 60*time.Second + 2*s.StrategyEvery)
 }
 
 func (w *World) run() {
@@ -149,7 +163,14 @@ func (w *World) run() {
 			continue
 		}
 		if !w.faulty && w.settled() {
-			return
+			if w.closing || !w.script.lazy() {
+				return
+			}
+			// Not before what the faults did to somebody's session has shown.
+			if w.at > int64(w.script.Horizon+2*w.script.Session) {
+				w.closeAll()
+				limit = w.at + w.patience()
+			}
 		}
 		if len(w.timeline.events) == 0 || w.timeline.events[0].at > limit {
 			w.violate("PROGRESS", w.unsettled())
@@ -207,6 +228,14 @@ func (w *World) handle(event *timed) {
 			w.post(payload.shell.process.handlers.box, message{
 				kind: messageHandlerStep, part: int32(event.number & 0xffffffff), seq: uint64(event.number >> 32), payload: payload,
 			})
+		case *handle:
+			w.post(payload.engine.shell.process.handlers.box, message{kind: messageAcknowledges, payload: payload})
+		case *engine:
+			payload.rearm()
+		case *fill:
+			payload.engine.shell.process.handlers.offer(payload.engine)
+		case *hookAnswer:
+			w.hookAnswers(payload)
 		}
 	case eventSession:
 		switch payload := event.payload.(type) {
@@ -229,6 +258,8 @@ func (w *World) handle(event *timed) {
 		b := event.payload.(*mailbox)
 		b.stalled = false
 		w.wake(b)
+	case eventUser:
+		event.payload.(*process).userActs(event.number)
 	case eventRestartSlot:
 		w.restartSlot(int(event.number), event.payload)
 	default:

@@ -168,6 +168,9 @@ func report(s *sim.Stats, took time.Duration) {
 	fmt.Printf("processes %d, records delivered %d, redelivered %d, commits stored %d, rounds failed %d\n",
 		s.Processes, s.Records, s.Redelivered, s.Commits, s.RoundsFailed)
 	fmt.Printf("member moves %d, losses %d, handlers abandoned %d, stale reports %d, overlaps %d\n"+
-		"on waking, before it could be known that the session is over: records begun %d, rounds sent %d; in a generation not confirmed yet: %d; overlaps of a loss not heard of: %d\n",
-		s.Moves, s.Losses, s.Abandoned, s.Stale, s.Overlaps, s.Woken, s.LateCommits, s.Entered, s.Unheard)
+		"on waking, before it could be known that the session is over: records begun %d, rounds sent %d\n"+
+		"offset maps stored %d, refused as too large %d, not believed %d; records skipped by a map %d\n"+
+		"records begun beside another one of their partition %d, lanes parked %d, windows closed %d, pauses %d, commits on demand %d\n",
+		s.Moves, s.Losses, s.Abandoned, s.Stale, s.Overlaps, s.Woken, s.LateCommits, s.Maps, s.TooLarge, s.Ignored, s.Skipped,
+		s.Parallel, s.Parked, s.Closed, s.Pauses, s.Demands)
 }

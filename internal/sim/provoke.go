@@ -1,0 +1,117 @@
+package sim
+
+import "time"
+
+// provoke bends a script toward the few moments in which a rare mutant shows.
+func provoke(s *Script) {
+	provokeFlow(s)
+	switch s.Mutant { //nolint:exhaustive // the others show by themselves
+	case MutantReplacedEpoch:
+		// A lone member that lost everything is back at once, before a partition that is held up has let go.
+		s.Members, s.Static, s.InitialDelay, s.StuckPermille = 1, false, 0, 0
+		s.Delay, s.Horizon, s.StallPermyriad, s.Stall = time.Millisecond, 50*time.Second, 1000, 900*time.Millisecond
+		long := s.Session + 2*time.Second
+		s.Faults = []Fault{
+			{At: 8 * time.Second, Kind: FaultFreeze, For: long}, {At: 9*time.Second + long, Kind: FaultFreeze, For: long},
+			{At: 42 * time.Second, Kind: FaultClose, For: 6 * time.Second},
+		}
+	case MutantNoHeartbeatInDrain:
+		// Drains longer than a session, and nothing else that could cost the membership.
+		s.Session, s.Heartbeat, s.Rebalance = 6*time.Second, 500*time.Millisecond, 30*time.Second
+		s.Drain, s.StuckPermille, s.Stuck, s.StallPermyriad, s.InitialDelay = 20*time.Second, 200, 15*time.Second, 0, 0
+		s.Faults = []Fault{{At: s.Horizon / 3, Kind: FaultRejoin}, {At: s.Horizon / 2, Kind: FaultRejoin}}
+	case MutantSessionNotAsked:
+		// Freezes longer than a session while records are at hand.
+		s.Members, s.Static, s.StallPermyriad, s.Records = min(s.Members, 2), false, 0, 80
+		s.Faults = nil
+		for at := 4 * time.Second; at < s.Horizon; at += s.Session + 9*time.Second {
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultFreeze, For: s.Session + 5*time.Second})
+		}
+	case MutantNoNudge, MutantSessionFromEntering:
+		// A member freezes for longer than a session while its SyncGroup is under way; the first heartbeats after it may be lost.
+		s.Members, s.Static, s.StallPermyriad, s.StuckPermille, s.Records = 2, false, 0, 0, 80
+		s.Delay, s.Session, s.Heartbeat, s.Horizon = 20*time.Millisecond, 6*time.Second, 2*time.Second, 60*time.Second
+		s.Faults = nil
+		for i := range time.Duration(3) {
+			at := 4*time.Second + i*18*time.Second
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultSlow, Member: 1, For: 8 * time.Second, Amount: 100},
+				Fault{At: at, Kind: FaultRejoin},
+				Fault{At: at + time.Duration(s.Seed*2654435761%6000)*time.Millisecond, Kind: FaultFreeze, Member: 1, For: s.Session + 5*time.Second})
+			if woke := s.Faults[len(s.Faults)-1]; s.Mutant == MutantSessionFromEntering {
+				s.Faults = append(s.Faults, Fault{At: woke.At + woke.For - time.Millisecond, Kind: FaultLossy, Member: 1, For: 5 * time.Second, Amount: 50})
+			}
+		}
+	case MutantNoKeyCheck, MutantKeyAskedOnce:
+		// A member is cut off for longer than a session while it looks up what an open transaction holds.
+		s.Members, s.Partitions, s.Static, s.StuckPermille, s.Records, s.Horizon = 2, 5, false, 0, 80, 60*time.Second
+		s.Delay, s.Session, s.Heartbeat, s.Request = 20*time.Millisecond, 6*time.Second, time.Second, 10*time.Second
+		s.Faults = nil
+		for at := 6 * time.Second; at < s.Horizon; at += 18 * time.Second {
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultErrors, Member: 1, For: 4 * time.Second, Amount: 50}, Fault{At: at, Kind: FaultRejoin},
+				Fault{At: at, Kind: FaultSlow, Member: 1, For: 4 * time.Second, Amount: 20},
+				Fault{At: at + time.Duration(1000+s.Seed*2654435761%3000)*time.Millisecond, Kind: FaultCut, Member: 1, For: s.Session + 4*time.Second})
+		}
+	case MutantOfferAfterRelease:
+		// A handler returns just after its partition was released, while the group is held up.
+		s.StallPermyriad, s.Stall, s.StuckPermille, s.AnyOrder = 1000, 900*time.Millisecond, 200, false
+		s.Stuck = s.Drain + 2*time.Second
+		s.Faults = nil
+		for at := 5 * time.Second; at < s.Horizon; at += 5 * time.Second {
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultRejoin})
+		}
+	}
+}
+
+// provokeFlow is provoke for the mutants of engines, maps, pauses and losses.
+func provokeFlow(s *Script) {
+	switch s.Mutant { //nolint:exhaustive // the others are provoke's, or show by themselves
+	case MutantNoSessionTrusted:
+		// A lone member joins while its heartbeat is held up, and freezes.
+		s.Members, s.Static, s.InitialDelay, s.StuckPermille, s.Records, s.FailPercent = 1, false, 0, 0, 80, 0
+		s.Delay, s.Session, s.Horizon, s.StallPermyriad, s.PauseEvery = time.Millisecond, 6*time.Second, 60*time.Second, 0, 0
+		s.Work, s.Faults = 300*time.Millisecond, nil
+		for at := 10 * time.Second; at < s.Horizon; at += 25 * time.Second {
+			const heartbeat = 2 // of the actors that a process begins with
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultCrash},
+				Fault{At: at + time.Second, Kind: FaultStall, For: 12 * time.Second, Amount: heartbeat},
+				Fault{At: at + 7*time.Second, Kind: FaultFreeze, For: s.Session + 5*time.Second})
+		}
+	case MutantLossByMessage:
+		// A lone member that lost everything is back at once, while a partition that is held up has records at hand.
+		s.Members, s.Partitions, s.Static, s.InitialDelay, s.StuckPermille, s.Records = 1, 5, false, 0, 0, 80
+		s.Delay, s.Session, s.Horizon, s.StallPermyriad, s.Stall = time.Millisecond, 6*time.Second, 60*time.Second, 1000, 3*time.Second
+		s.Faults = nil
+		for at := 8 * time.Second; at < s.Horizon; at += s.Session + 5*time.Second {
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultFreeze, For: s.Session + 2*time.Second})
+		}
+	case MutantStaleEpoch:
+		// Handlers of one epoch go on into the next.
+		s.Order, s.Drain, s.StuckPermille, s.PauseEvery = OrderPartition, time.Second, 100, 0
+		for at := 5 * time.Second; at < s.Horizon; at += 5 * time.Second {
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultRejoin})
+		}
+	case MutantOldEngine:
+		// A lone member gets its partitions again while what it gave up is not acknowledged.
+		s.Members, s.Order, s.Handler, s.AnyOrder, s.Drain, s.PauseEvery = 1, OrderKey+Order(s.Seed%2), HandleAsync, false, 0, 0
+		s.Work, s.Records, s.MaxInTransit, s.Delay = 2*time.Second, 80, max(s.MaxInTransit, 10), time.Millisecond
+		s.Faults = nil
+		for at := 3 * time.Second; at < s.Horizon; at += 1500 * time.Millisecond {
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultRejoin})
+		}
+	case MutantMapUnchecked, MutantMapEpochIgnored, MutantMapPastWindow:
+		// Disasters while records beyond a hole are finished.
+		s.Order, s.Handler, s.AnyOrder, s.OffsetMap, s.MetadataLimit, s.Strategy = OrderNone, HandlerKind(s.Seed%4), false, true, 0, StrategyOpportunistic
+		s.StuckPermille, s.Stuck, s.Workers, s.MaxInTransit = 100, 20*time.Second, 6, max(s.MaxInTransit, 10)
+		kind := FaultRestore
+		if s.Mutant != MutantMapUnchecked {
+			kind = FaultTruncate
+		}
+		for at := 5 * time.Second; at < s.Horizon; at += 9 * time.Second {
+			s.Faults = append(s.Faults, Fault{At: at, Kind: kind, Member: int(s.Seed) % s.Partitions, For: time.Second, Amount: 1 + int(s.Seed)%5})
+		}
+	case MutantResumeForgets:
+		s.Order, s.AnyOrder, s.FailPercent, s.PauseEvery, s.PauseFor = OrderKey, false, 10, 2*time.Second, 3*time.Second
+	case MutantTakeBackForgets:
+		s.Order, s.AnyOrder, s.Handler, s.FailPercent = OrderKey, false, HandleActor, 10
+	}
+}
