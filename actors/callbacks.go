@@ -224,7 +224,7 @@ func (g *group) leavingOn(ctx actor.Context, l *leaving) {
 	}
 	g.callback(ctx, "OnRevoked", g.shared.settings.Callbacks.Revoked, partitionsOf(l.grants), l.deadline, func(ctx actor.Context) {
 		for _, grant := range l.grants {
-			g.feed(ctx, rebalance.PartitionReleased{TopicPartition: grant.TopicPartition, Epoch: grant.Epoch})
+			g.feed(ctx, rebalance.PartitionReleased(grant))
 		}
 	})
 }
