@@ -25,14 +25,14 @@ func cutConnections(t *testing.T, n *oneNode) {
 	eventually(t, patience, "the first records are handled", flows)
 	// All that it needs in steady work is open when the first commits are confirmed.
 	eventually(t, patience, "the first commits are confirmed", func() bool { return slices.Equal(s.ends(t), s.committed(t)) })
-	connections, sockets := n.tap.connected(w.name), socketsOf(t, w)
+	connections, sockets := n.tap.connected(w.client), socketsOf(t, w)
 	for range cuts {
-		require.Positive(t, n.tap.cut(w.name), "connections to cut")
+		require.Positive(t, n.tap.cut(w.client), "connections to cut")
 		total += s.fill(t, 1)
 		eventually(t, patience, "records flow after a cut", flows)
 	}
-	if !waitFor(patience, func() bool { return n.tap.connected(w.name) <= connections && socketsOf(t, w) <= sockets }) {
-		t.Errorf("%d connections and %d sockets, at first %d and %d", n.tap.connected(w.name), socketsOf(t, w), connections, sockets)
+	if !waitFor(patience, func() bool { return n.tap.connected(w.client) <= connections && socketsOf(t, w) <= sockets }) {
+		t.Errorf("%d connections and %d sockets, at first %d and %d", n.tap.connected(w.client), socketsOf(t, w), connections, sockets)
 	}
 	assert.Len(t, w.assignments(), 1, "assignments")
 	s.drained(t, w)

@@ -103,7 +103,7 @@ func (n *oneNode) sent(s *stage, workers ...*worker) []int64 {
 		if w == nil {
 			continue
 		}
-		for _, frame := range n.tap.sent(w.name, time.Time{}) {
+		for _, frame := range n.tap.sent(w.client, time.Time{}) {
 			for p, offset := range frame.offsets {
 				sent[p] = max(sent[p], offset)
 			}
@@ -290,7 +290,7 @@ func freezeBeyondSession(t *testing.T, n *oneNode) {
 		}
 		assert.Equal(t, open[line.partition], line.place, "%s is worked on after waking (%s)", line.place, line.what)
 	}
-	for _, frame := range n.tap.sent(a.name, thawedAt) {
+	for _, frame := range n.tap.sent(a.client, thawedAt) {
 		assert.NotEqual(t, kmsg.OffsetCommit, frame.key, "generation %d commits %v %v after waking, before a join", frame.generation,
 			frame.offsets, frame.at.Sub(thawedAt))
 		if frame.key == kmsg.JoinGroup {

@@ -78,8 +78,9 @@ func (s *stage) fill(t *testing.T, perPartition int) int {
 
 // worker is one process: one incarnation of a worker.
 type worker struct {
-	// name is its client id, too.
+	// name is the worker's in its stage, client its client id: stages run side by side behind one tap.
 	name    string
+	client  string
 	command *exec.Cmd
 	path    string // of its files, without their endings
 	done    chan struct{}
@@ -90,9 +91,9 @@ type worker struct {
 // start starts a worker under a name that no other one of the stage has.
 func (s *stage) start(t *testing.T, name string, flags ...string) *worker {
 	t.Helper()
-	w := &worker{name: name, path: filepath.Join(s.dir, name), done: make(chan struct{})}
+	w := &worker{name: name, client: name + "-" + s.group, path: filepath.Join(s.dir, name), done: make(chan struct{})}
 	args := append([]string{
-		"-brokers", strings.Join(s.brokers, ","), "-topic", s.topic, "-group", s.group, "-client-id", name,
+		"-brokers", strings.Join(s.brokers, ","), "-topic", s.topic, "-group", s.group, "-client-id", w.client,
 		"-out", w.path + ".out", "-trace", w.path + ".trace",
 	}, s.flags...)
 	w.command = exec.Command(s.binary, append(args, flags...)...)

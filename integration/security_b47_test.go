@@ -15,6 +15,7 @@ import (
 	"github.com/troupego/troupe/pkg/api"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
 )
 
 // noticed is how soon an operator must hear of what only people can mend.
@@ -274,7 +275,9 @@ func TestB47_AJoinThatOutlastsItsSession(t *testing.T) {
 	b.CreateTopic(t, topic, 2)
 	n := fill(t, b, topic, 2, 1)
 	entered, release := make(chan struct{}, 2), make(chan struct{})
-	slow := spawn(t, config(b, group), api.Handle(topic, l.watch("slow", func(ctx context.Context, _ *kafka.Record) error {
+	c := config(b, group)
+	c.Assignors = []rebalance.Assignor{rebalance.Range()} // the slow one joins when it has let go
+	slow := spawn(t, c, api.Handle(topic, l.watch("slow", func(ctx context.Context, _ *kafka.Record) error {
 		select {
 		case entered <- struct{}{}:
 		default: // nobody asks any more
@@ -286,7 +289,7 @@ func TestB47_AJoinThatOutlastsItsSession(t *testing.T) {
 	receive(t, entered)
 	var d dials
 	began := time.Now()
-	late := spawn(t, config(b, group), d.option(), api.Handle(topic, l.note("late")))
+	late := spawn(t, c, d.option(), api.Handle(topic, l.note("late")))
 	eventually(t, patience, "the group waits", func() bool { return b.Group(t, group).State == "PreparingRebalance" })
 	pause(2*reauthMillis*time.Millisecond - time.Since(began))
 	close(release)
