@@ -10,7 +10,8 @@ import (
 // RecordDelivery is one record in the hands of an asynchronous handler. Its methods are safe from any goroutine, may be
 // called again, and also after the partition is gone or the consumer is closed.
 type RecordDelivery struct {
-	record  *kafka.Record
+	// record is the handler's own; what comes again after a Nack is not changed by it.
+	record  kafka.Record
 	offset  int64
 	tp      kafka.TopicPartition
 	epoch   kafka.AssignmentEpoch
@@ -39,7 +40,7 @@ const (
 var errRefused = errors.New("troupe: record refused without a cause")
 
 // Record returns the record. With api.RecycleRecords it is valid until Ack.
-func (d *RecordDelivery) Record() *kafka.Record { return d.record }
+func (d *RecordDelivery) Record() *kafka.Record { return &d.record }
 
 // TopicPartition returns where the record comes from.
 func (d *RecordDelivery) TopicPartition() kafka.TopicPartition { return d.tp }

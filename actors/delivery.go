@@ -32,7 +32,9 @@ type Delivery struct {
 	// leases are the slabs that the records lie in, in leaseSpace while they are few.
 	leases     []*buffer.Lease
 	leaseSpace [4]*buffer.Lease
-	records    []kafka.Record
+	// records are what the handler gets, original what comes again: a function changes records as it likes, and what it had
+	// when it failed is put back; an actor gets copies.
+	records, original []kafka.Record
 	// first is the first record's offset, count how many there are, offsets their offsets when these have holes: the records
 	// themselves may be recycled when the last verdict is given.
 	first   int64
@@ -153,7 +155,7 @@ const (
 
 func newDelivery(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, records []kafka.Record, attempt int, counts *ackCounts) *Delivery {
 	d := &Delivery{
-		tp: tp, epoch: epoch, attempt: attempt, records: records, count: len(records), counts: counts, started: time.Now(),
+		tp: tp, epoch: epoch, attempt: attempt, records: records, original: records, count: len(records), counts: counts, started: time.Now(),
 	}
 	if last := len(records) - 1; last >= 0 {
 		d.first = records[0].Offset

@@ -36,7 +36,9 @@ type engine struct {
 
 	mu    sync.Mutex
 	lanes *buffer.Lanes
-	calls []*call
+	calls []*poolWorker
+	// full is true while nothing more can come: a batch that is not full does not wait then.
+	full bool
 	// most is how many records of one lane are claimed at a time: one where the handler takes its time, more where it is fast.
 	most int
 	// failures are those that the actor has not taken, refused the records whose lanes are not settled.
@@ -55,6 +57,8 @@ type engine struct {
 	// fillBy is when a batch that is not full is given out all the same, with its timer.
 	fillBy    time.Time
 	fillTimer *time.Timer
+	// lingers is true while a timer runs that settles what long claims have finished.
+	lingers bool
 }
 
 // call is one call of a handler that runs.
@@ -125,7 +129,7 @@ func (e *engine) claimable(now time.Time) bool {
 	if e.stopped.Load() || e.paused.Load() || e.ended || e.lanes.Ready() == 0 {
 		return false
 	}
-	if e.reg.MaxWait == 0 || e.lanes.ReadyRecords() >= e.reg.MaxRecords {
+	if e.reg.MaxWait == 0 || e.full || e.lanes.ReadyRecords() >= e.reg.MaxRecords {
 		return true
 	}
 	if e.fillBy.IsZero() {
@@ -188,9 +192,8 @@ type engineState struct {
 	// freed is the bytes of slabs that nobody needs any more.
 	freed    int64
 	failures []laneFailure
-	// busy is true while something is worked on, or could be claimed; calls counts the handler calls that run.
+	// busy is true while something is worked on, or could be claimed.
 	busy   bool
-	calls  int
 	parked int
 	room   int
 }
@@ -204,7 +207,7 @@ func (e *engine) collect(tracker *commit.Tracker, finished func(seq uint64)) eng
 	e.failures, e.signaled, e.fresh = nil, false, 0
 	e.armed = false
 	state.busy = e.lanes.Claimed() > 0 || (e.lanes.Ready() > 0 && !e.stopped.Load())
-	state.calls, state.parked, state.room = len(e.calls), e.lanes.Parked(), e.lanes.Room()
+	state.parked, state.room = e.lanes.Parked(), e.lanes.Room()
 	return state
 }
 
@@ -217,8 +220,9 @@ func (e *engine) finished(tracker *commit.Tracker, finished func(seq uint64)) (f
 
 // moveFinished moves what is finished into the tracker, and gives back slabs that nobody needs. The caller holds mu.
 func (e *engine) moveFinished(tracker *commit.Tracker, finished func(seq uint64)) (fresh int, freed int64) {
-	e.lanes.Collect(func(seq uint64, record *kafka.Record) {
-		if tracker.Ack(record.Offset) == commit.Acked {
+	e.settleBegun()
+	e.lanes.Collect(func(seq uint64, offset int64) {
+		if tracker.Ack(offset) == commit.Acked {
 			fresh++
 		}
 		finished(seq)
@@ -261,6 +265,20 @@ func (e *engine) unpark(seqs []uint64) {
 	offer := e.claimable(time.Now())
 	e.mu.Unlock()
 	if offer && e.reg.Actor == nil {
+		e.pool.offer(e)
+	}
+}
+
+// filled says whether more records can come before something is finished.
+func (e *engine) filled(full bool) {
+	if e.reg.MaxWait == 0 {
+		return
+	}
+	e.mu.Lock()
+	e.full = full
+	offer := e.claimable(time.Now())
+	e.mu.Unlock()
+	if offer {
 		e.pool.offer(e)
 	}
 }
@@ -410,8 +428,8 @@ func (e *engine) oldest() (offset int64, since time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	offset = kafka.NoOffset
-	for _, c := range e.calls {
-		if since.IsZero() || c.since.Before(since) {
+	for _, w := range e.calls {
+		if c := &w.call; since.IsZero() || c.since.Before(since) {
 			offset, since = c.offset.Load(), c.since
 		}
 	}

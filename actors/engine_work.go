@@ -3,6 +3,7 @@ package actors
 import (
 	"context"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,8 @@ const (
 	claimMost = 64
 	claimFast = 50 * time.Microsecond
 	claimSlow = 500 * time.Microsecond
+	// claimLinger is how long what a claim has finished may wait for the rest of it.
+	claimLinger = 10 * time.Millisecond
 )
 
 // take settles what the worker had and claims what is next. It reports whether there is something.
@@ -26,12 +29,13 @@ func (e *engine) take(w *poolWorker) bool {
 	e.mu.Lock()
 	e.settleLocked(w, now)
 	claimed, more := e.claim(w.claimed[:0])
-	w.claimed, w.done, w.failure = claimed, 0, nil
+	w.claimed, w.done, w.settled, w.failure = claimed, 0, 0, nil
 	if w.busy = len(claimed) > 0; w.busy {
 		w.call.since = now
-		w.call.offset.Store(claimed[0].Record.Offset)
-		e.calls = append(e.calls, &w.call)
+		w.call.offset.Store(claimed[0].Offset)
+		e.calls = append(e.calls, w)
 		e.busy.Add(1)
+		e.linger(len(claimed) > 1)
 	}
 	told := e.tell()
 	e.left()
@@ -69,7 +73,7 @@ func (e *engine) settleLocked(w *poolWorker, now time.Time) {
 	}
 	w.busy = false
 	for i, c := range e.calls {
-		if c == &w.call {
+		if c == w {
 			last := len(e.calls) - 1
 			e.calls[i], e.calls[last] = e.calls[last], nil
 			e.calls = e.calls[:last]
@@ -84,8 +88,8 @@ func (e *engine) settleLocked(w *poolWorker, now time.Time) {
 		e.most = min(2*e.most, claimMost)
 	}
 	if e.ended {
-		if w.done > 0 {
-			e.shared.board.acks.stale.Add(uint64(w.done))
+		if w.done > w.settled {
+			e.shared.board.acks.stale.Add(uint64(w.done - w.settled))
 		}
 		return
 	}
@@ -95,7 +99,7 @@ func (e *engine) settleLocked(w *poolWorker, now time.Time) {
 		}
 		return
 	}
-	for i := range w.claimed {
+	for i := w.settled; i < len(w.claimed); i++ {
 		c := &w.claimed[i]
 		switch {
 		case i < w.done:
@@ -108,6 +112,40 @@ func (e *engine) settleLocked(w *poolWorker, now time.Time) {
 	}
 }
 
+// settleBegun settles what the calls that run have finished of their claims. Only a claim for a record function has more
+// than one record that ends before the claim does. The caller holds mu.
+func (e *engine) settleBegun() {
+	if e.reg.Record == nil || e.ended {
+		return
+	}
+	for _, w := range e.calls {
+		at := w.call.offset.Load()
+		for ; w.settled < len(w.claimed) && w.claimed[w.settled].Offset < at; w.settled++ {
+			e.done(w.claimed[w.settled].Seq)
+		}
+	}
+}
+
+// linger sees to it that what a claim of several records has finished does not wait for one of them that takes long. The
+// caller holds mu.
+func (e *engine) linger(several bool) {
+	if !several || e.lingers || e.reg.Record == nil {
+		return
+	}
+	e.lingers = true
+	time.AfterFunc(claimLinger, func() {
+		e.mu.Lock()
+		e.lingers = false
+		e.settleBegun()
+		e.linger(slices.ContainsFunc(e.calls, func(w *poolWorker) bool { return w.settled < len(w.claimed)-1 }))
+		told := e.tell()
+		e.mu.Unlock()
+		if told {
+			e.notify()
+		}
+	})
+}
+
 // goexit settles for a handler that ended its goroutine.
 func (e *engine) goexit(w *poolWorker) {
 	if !w.busy {
@@ -115,8 +153,7 @@ func (e *engine) goexit(w *poolWorker) {
 	}
 	w.failure = &HandlerError{TopicPartition: e.tp, Offset: w.call.offset.Load(), Err: errGoexit}
 	if e.reg.Async != nil {
-		c := &w.claimed[w.done]
-		_ = e.settleOne(c.Seq, c.Attempt, w.failure) // a stale one says nothing new
+		_ = w.handle.settle(w.failure) // a stale one is counted
 		w.done++
 	}
 	e.settle(w)
@@ -167,7 +204,12 @@ func (e *engine) handle(w *poolWorker) {
 }
 
 func (e *engine) handleRecords(w *poolWorker) {
+	var at *kafka.Record
+	var saved kafka.Record
 	defer func() {
+		if at != nil { // it failed, in whatever way: the record comes again as it was
+			*at = saved
+		}
 		if v := recover(); v != nil {
 			w.failure = e.panicked(w, v)
 		}
@@ -182,13 +224,15 @@ func (e *engine) handleRecords(w *poolWorker) {
 		if e.halted() {
 			return
 		}
-		w.call.offset.Store(c.Record.Offset)
+		w.call.offset.Store(c.Offset)
 		ctx.record.Store(c.Record)
 		ctx.attempt.Store(int64(c.Attempt))
+		at, saved = c.Record, *c.Record
 		if err := e.reg.Record(ctx, c.Record); err != nil {
 			w.failure = &HandlerError{TopicPartition: e.tp, Offset: w.call.offset.Load(), Err: err}
 			return
 		}
+		at = nil
 		w.done++
 	}
 }
@@ -221,8 +265,9 @@ func (e *engine) handleAsync(w *poolWorker) {
 		if e.halted() {
 			return
 		}
-		w.call.offset.Store(c.Record.Offset)
-		d := &RecordDelivery{record: c.Record, offset: c.Record.Offset, tp: e.tp, epoch: e.epoch, attempt: c.Attempt, engine: e, seq: c.Seq}
+		w.call.offset.Store(c.Offset)
+		d := &RecordDelivery{record: *c.Record, offset: c.Offset, tp: e.tp, epoch: e.epoch, attempt: c.Attempt, engine: e, seq: c.Seq}
+		w.handle = d
 		ctx := &claimContext{Context: e.ctx, engine: e}
 		ctx.record.Store(c.Record)
 		ctx.attempt.Store(int64(c.Attempt))

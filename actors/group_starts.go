@@ -74,7 +74,7 @@ func (g *group) requestStarts(ctx actor.Context) {
 
 func (g *group) offsetsFetched(ctx actor.Context, m *offsetsFetched) {
 	q := &g.starts
-	if m.id != q.id {
+	if m.id != q.id || q.answers == nil { // an answer may come in parts, and all that was asked for be decided by the first
 		g.shared.staleMessage()
 		return
 	}

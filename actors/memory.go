@@ -67,7 +67,7 @@ func (m *memory) join(h holder) {
 func (m *memory) share() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return max(m.half/max(len(m.partitions), 1), 2*maxChunks*m.least)
+	return max(m.half/max(len(m.partitions), 1), min(2*maxChunks*m.least, m.half/4)) // no few partitions take it all
 }
 
 // fetch reserves at most most bytes for a fetch and returns how many, as many as are free but no fewer than the least

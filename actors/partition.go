@@ -167,7 +167,7 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 	case *flushed:
 		if w := p.commits[m.result.ID]; w != nil {
 			delete(p.commits, m.result.ID)
-			w.one(m.result.Err)
+			w.one(p.cell, m.result.Err)
 			return
 		}
 		if m.result.ID == p.flushID {
@@ -228,7 +228,7 @@ func (p *partition) stop(actor.Context) {
 	}
 	p.resumeWaiters()
 	for _, w := range p.commits {
-		w.one(fmt.Errorf("commit %s: %w", p.tp, stopped))
+		w.one(p.cell, fmt.Errorf("commit %s: %w", p.tp, stopped))
 	}
 	p.shared.slots.forget(p.self)
 	p.shared.memory.drop(partitionHolder(p.tp, p.epoch))

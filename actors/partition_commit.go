@@ -136,7 +136,7 @@ type commitWanted struct {
 
 func (p *partition) commitWanted(ctx actor.Context, m *commitWanted) {
 	if p.tracker == nil || p.committer == nil || p.orphaned || !p.machine.CanCommit() {
-		m.waiter.one(nil) // nothing of it can be committed now, or it is being committed for good
+		m.waiter.one(p.cell, nil) // nothing of it can be committed now, or it is being committed for good
 		return
 	}
 	p.collect()
@@ -153,5 +153,7 @@ func (t *Tree) Commit(ctx context.Context) error {
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
+	ctx, cancel := context.WithDeadline(ctx, deadline.Add(goneEvery)) // the partitions answer by the deadline themselves
+	defer cancel()
 	return t.await(ctx, t.tell(func(*cell) bool { return true }, func(w *waiter) any { return &commitWanted{waiter: w, deadline: deadline} }))
 }

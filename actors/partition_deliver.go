@@ -2,6 +2,7 @@ package actors
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -172,7 +173,7 @@ func (p *partition) gather(ctx actor.Context) bool {
 		h.again = append(h.again, records...)
 	}
 	h.leases = append(h.leases, leases...)
-	if !waits || len(h.again) == 0 || len(h.again) >= most || p.window.Room(p.tracker.InTransit()) == 0 {
+	if !waits || len(h.again) == 0 || len(h.again) >= most || p.window.Room(p.tracker.InTransit()) == 0 || p.intake.waitingMemory {
 		return len(h.again) > 0
 	}
 	if !h.filling {
@@ -205,6 +206,9 @@ func (p *partition) deliver(ctx actor.Context, records []kafka.Record, attempt i
 	p.handler.filling = false
 	d := newDelivery(p.tp, p.epoch, records, attempt, &p.shared.board.acks)
 	d.perRecord, d.byActor, d.async = p.registration.Record != nil, p.userActor(), p.registration.Async != nil
+	if d.byActor {
+		d.records = slices.Clone(records)
+	}
 	d.leases = append(d.leaseSpace[:0], p.handler.leases...)
 	p.handler.leases = p.handler.leases[:0]
 	d.root, d.partition = p.shared.sys.root, p.self
@@ -367,7 +371,7 @@ func (p *partition) again(d *Delivery, failedAt int64) {
 		if i > 0 && len(h.again) == 0 && d.perRecord && d.offset(i) == failedAt {
 			h.attempt = 2 // the records before it succeeded, so it was tried once
 		}
-		h.again = append(h.again, d.records[i])
+		h.again = append(h.again, d.original[i])
 	}
 }
 

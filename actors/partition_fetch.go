@@ -167,7 +167,7 @@ func (p *partition) want(ctx actor.Context) {
 func (p *partition) fetchSize() (bytes int, ok bool) {
 	in := &p.intake
 	share := p.shared.memory.share() / 2 // the rest is for fetches on their way, and for answers larger than asked for
-	bytes = max(min(in.maxBytes, share/maxChunks), in.need)
+	bytes = max(min(in.maxBytes, max(share/maxChunks, p.shared.memory.least)), in.need)
 	compressed, decoded := in.surplus.Bytes()
 	if compressed == 0 && decoded == 0 && in.delivering == 0 {
 		return bytes, true

@@ -31,6 +31,8 @@ func (p *partition) decodeTurn(reader ChunkReader, wait bool) bool {
 	if lacks <= 0 {
 		return true
 	}
+	p.settleMemory() // a reserve that does not do goes back first: what is asked for must do when it is granted
+	lacks = used + bytes - in.decoded
 	lacks = max(lacks, memory.least) // small batches are copied together: one question for several
 	asker := p.self
 	if !wait {

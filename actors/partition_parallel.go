@@ -3,6 +3,7 @@ package actors
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -91,7 +92,7 @@ func (p *partition) endEngine(cause error) {
 // fillEngine gives the engine what it has room for.
 func (p *partition) fillEngine(ctx actor.Context) {
 	e, h := p.parallel, &p.handler
-	if p.intake.rewind != nil || !p.shared.session.enter(p.self) {
+	if p.intake.rewind != nil || p.intake.stuck || !p.shared.session.enter(p.self) {
 		return
 	}
 	if !h.gated && !p.userActor() {
@@ -114,6 +115,7 @@ func (p *partition) fillEngine(ctx actor.Context) {
 		p.work(ctx)
 		e.push(records, keys, engineSlab{bytes: p.intake.delivering - before, leases: slices.Clone(leases)})
 	}
+	e.filled(p.window.Room(p.tracker.InTransit()) == 0 || e.room() == 0 || p.intake.waitingMemory)
 	if p.userActor() {
 		p.handOut(ctx)
 	}
@@ -139,15 +141,23 @@ func (p *partition) keysOf(records []kafka.Record) (keys [][]byte, ok bool) {
 		}
 		return keys, true
 	}
-	at := 0
-	defer func() {
-		if v := recover(); v != nil {
-			keys, ok = nil, false
-			p.startFails(records[at].Offset, fmt.Errorf("troupe: the ordering key of offset %d: panic: %w", records[at].Offset, panicError(v)))
+	at, failure := 0, errGoexit
+	var done sync.WaitGroup
+	done.Go(func() { // in a goroutine of its own, which it may end
+		defer func() {
+			if v := recover(); v != nil {
+				failure = fmt.Errorf("panic: %w", panicError(v))
+			}
+		}()
+		for at = range records {
+			keys[at] = p.registration.KeyFunc(&records[at])
 		}
-	}()
-	for at = range records {
-		keys[at] = p.registration.KeyFunc(&records[at])
+		failure = nil
+	})
+	done.Wait()
+	if failure != nil {
+		p.startFails(records[at].Offset, fmt.Errorf("troupe: the ordering key of offset %d: %w", records[at].Offset, failure))
+		return nil, false
 	}
 	return keys, true
 }

@@ -3,9 +3,10 @@ package actors
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 
@@ -49,29 +50,40 @@ func (r *pauses) holds(tp kafka.TopicPartition) bool {
 
 // waiter is somebody outside of the actors who waits for several partitions.
 type waiter struct {
-	left atomic.Int32
 	done chan struct{}
 	mu   sync.Mutex
+	left map[*cell]*actor.PID
 	errs []error
 }
 
-func newWaiter(partitions int) *waiter {
-	w := &waiter{done: make(chan struct{})}
-	if w.left.Store(int32(partitions)); partitions == 0 {
+// one is called when a partition has answered, or is gone.
+func (w *waiter) one(c *cell, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, waiting := w.left[c]; !waiting {
+		return
+	}
+	if delete(w.left, c); err != nil {
+		w.errs = append(w.errs, err)
+	}
+	if len(w.left) == 0 {
 		close(w.done)
 	}
-	return w
 }
 
-// one is called once for each partition.
-func (w *waiter) one(err error) {
-	if err != nil {
-		w.mu.Lock()
-		w.errs = append(w.errs, err)
-		w.mu.Unlock()
+// forget stops waiting for partitions whose actor is gone: it may have stopped with our message unread.
+func (w *waiter) forget(board *board) {
+	owned := make(map[*cell]bool)
+	for _, c := range board.owned() {
+		owned[c] = true
 	}
-	if w.left.Add(-1) == 0 {
-		close(w.done)
+	w.mu.Lock()
+	left := maps.Clone(w.left)
+	w.mu.Unlock()
+	for c, pid := range left {
+		if !owned[c] || c.pid.Load() != pid {
+			w.one(c, nil)
+		}
 	}
 }
 
@@ -93,7 +105,9 @@ func (p *partition) pauseChanged(ctx actor.Context, m *pauseChanged) {
 	if p.paused = p.shared.pauses.holds(p.tp); p.paused {
 		if d := p.handler.delivery; d != nil && !d.byActor {
 			d.suspended.Store(true)
-			ctx.Send(p.Lookup(handlerKey), &deliveryRecalled{delivery: d})
+			if pid := p.Lookup(handlerKey); pid != nil { // one that has failed gives its delivery back by itself
+				ctx.Send(pid, &deliveryRecalled{delivery: d})
+			}
 		}
 		if p.parallel != nil {
 			p.parallel.pause()
@@ -125,7 +139,7 @@ func (p *partition) pausedNow() {
 
 func (p *partition) resumeWaiters() {
 	for _, w := range p.waiters {
-		w.one(nil)
+		w.one(p.cell, nil)
 	}
 	p.waiters = nil
 }
@@ -157,25 +171,39 @@ func (t *Tree) pause(ctx context.Context, paused bool, partitions []kafka.TopicP
 
 // tell sends the partitions that are owned a message, each with the waiter to answer to.
 func (t *Tree) tell(which func(*cell) bool, message func(*waiter) any) *waiter {
-	var pids []*actor.PID
+	w := &waiter{done: make(chan struct{}), left: make(map[*cell]*actor.PID)}
 	for _, c := range t.shared.board.owned() {
 		if pid := c.pid.Load(); pid != nil && which(c) {
-			pids = append(pids, pid)
+			w.left[c] = pid
 		}
 	}
-	w := newWaiter(len(pids))
-	for _, pid := range pids {
+	if len(w.left) == 0 {
+		close(w.done)
+		return w
+	}
+	for _, pid := range maps.Clone(w.left) { // they answer meanwhile
 		t.shared.sys.root.Send(pid, message(w))
 	}
 	return w
 }
 
+// goneEvery is how often somebody who waits looks for partitions that are gone.
+const goneEvery = 100 * time.Millisecond
+
 func (t *Tree) await(ctx context.Context, w *waiter) error {
-	select {
-	case <-w.done:
-	case <-t.done:
-	case <-ctx.Done():
-		return fmt.Errorf("troupe: waiting for the partitions: %w", context.Cause(ctx))
+	ticker := time.NewTicker(goneEvery)
+	defer ticker.Stop()
+	for waiting := true; waiting; {
+		select {
+		case <-w.done:
+			waiting = false
+		case <-t.done:
+			waiting = false
+		case <-ticker.C:
+			w.forget(t.shared.board)
+		case <-ctx.Done():
+			return fmt.Errorf("troupe: waiting for the partitions: %w", context.Cause(ctx))
+		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

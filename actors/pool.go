@@ -103,6 +103,7 @@ func (p *pool) leave(e *engine) {
 		p.line = append([]*engine{e}, p.line...)
 		p.waiting.Add(1)
 	}
+	p.hire() // who was to come back for the line may have been told while it was empty, or while this worker still counted
 }
 
 // contended reports whether another partition waits for a turn, or somebody for a slot.
@@ -123,6 +124,11 @@ func (p *pool) work() {
 		if !p.shared.slots.enterAs(p) {
 			p.leave(e)
 			return
+		}
+		if p.waiting.Load() > 0 { // it was woken for one slot; there may be more of them
+			p.mu.Lock()
+			p.hire()
+			p.mu.Unlock()
 		}
 		if !p.serve(e, w) {
 			return
@@ -159,8 +165,12 @@ type poolWorker struct {
 	// done is how many of the claimed records are finished; failure is what ended the claim at the next one.
 	done    int
 	failure *HandlerError
+	// settled is how many of the finished ones have their verdict already. The engine's mu guards it.
+	settled int
 	call    call
 	pace    pacer
 	// busy is true while a claim is not settled.
 	busy bool
+	// handle is the asynchronous handler's for the record that it was called with last.
+	handle *RecordDelivery
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync"
 
 	"github.com/asynkron/protoactor-go/actor"
 	"go.uber.org/zap"
@@ -93,20 +94,19 @@ func (r *runner) call(d *Delivery) (failure *HandlerError) {
 		}
 	}()
 	if r.reg.Batch != nil {
-		if r.shared.session.hold(d.ctx); d.stops() {
-			return nil
-		}
-		if err := r.reg.Batch(d.ctx, d.records); err != nil {
-			return &HandlerError{TopicPartition: d.tp, Offset: d.first, Err: err}
-		}
-		d.finishedUpTo(d.count)
-		return nil
+		return r.callBatch(d)
 	}
 	if r.reg.Async != nil {
 		r.callAsync(d)
 		return nil
 	}
 	var pace pacer
+	at, saved := -1, kafka.Record{}
+	defer func() {
+		if at >= 0 { // it failed, in whatever way: the record comes again as it was
+			d.records[at] = saved
+		}
+	}()
 	for i := range d.records {
 		if pace.due(i) {
 			r.shared.session.hold(d.ctx)
@@ -115,11 +115,38 @@ func (r *runner) call(d *Delivery) (failure *HandlerError) {
 			return nil
 		}
 		d.current.Store(int64(i))
+		at, saved = i, d.records[i]
 		if err := r.reg.Record(d.ctx, &d.records[i]); err != nil {
 			return &HandlerError{TopicPartition: d.tp, Offset: d.offset(i), Err: err}
 		}
+		at = -1
 		d.finishedUpTo(i + 1)
 	}
+	return nil
+}
+
+// batchCopies are copies of batches that are being handled, for those that fail.
+var batchCopies = sync.Pool{New: func() any { return new([]kafka.Record) }}
+
+// callBatch calls a batch function. It may sort, filter or change the records; if it fails they come again as they were.
+func (r *runner) callBatch(d *Delivery) *HandlerError {
+	if r.shared.session.hold(d.ctx); d.stops() {
+		return nil
+	}
+	saved := batchCopies.Get().(*[]kafka.Record)
+	*saved = append((*saved)[:0], d.records...)
+	failed := true
+	defer func() {
+		if failed {
+			copy(d.records, *saved)
+		}
+		batchCopies.Put(saved)
+	}()
+	if err := r.reg.Batch(d.ctx, d.records); err != nil {
+		return &HandlerError{TopicPartition: d.tp, Offset: d.first, Err: err}
+	}
+	failed = false
+	d.finishedUpTo(d.count)
 	return nil
 }
 
@@ -138,7 +165,7 @@ func (r *runner) callAsync(d *Delivery) {
 		}
 		d.current.Store(int64(i))
 		begun = i + 1
-		handle := &RecordDelivery{record: &d.records[i], offset: d.offset(i), tp: d.tp, epoch: d.epoch, attempt: d.attempt, delivery: d}
+		handle := &RecordDelivery{record: d.records[i], offset: d.offset(i), tp: d.tp, epoch: d.epoch, attempt: d.attempt, delivery: d}
 		if cause := r.callRecord(d, handle); cause != nil {
 			_ = handle.Nack(cause) // a stale one is counted
 		}
@@ -187,6 +214,9 @@ func (r *runner) recalled(d *Delivery) {
 		return
 	}
 	r.waiting = nil
+	if d.async {
+		d.withhold(0)
+	}
 	if r.gated {
 		r.gated = false
 		r.shared.gates.leave(r.tp, r.epoch)

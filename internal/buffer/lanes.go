@@ -22,6 +22,8 @@ type Claimed struct {
 	// Seq is the number that Push gave it, to settle it with.
 	Seq    uint64
 	Record *kafka.Record
+	// Offset is the record's, whatever becomes of Record.
+	Offset int64
 	// Attempt counts how often the record was claimed and not returned, this time included: 1 for the first time.
 	Attempt int
 }
@@ -51,6 +53,8 @@ const none = ^uint32(0)
 // moves on with it.
 type laneSlot struct {
 	record *kafka.Record
+	// offset is the record's; the record itself may be changed by whoever has claimed it.
+	offset int64
 	// hash is the lane's number: the key's hash, or the sequence number from 1 on where every record is a lane of its own.
 	hash uint64
 	// next is the next record of the lane, finished ones included until a claim walks over them.
@@ -80,8 +84,8 @@ func (s *laneSlot) isParked() bool { return s.claimed == 0 && s.failed }
 // changed by the handler that owns the record. A nil key is a class of its own, beside the empty key: records without a
 // key keep their order among themselves.
 //
-// Memory per slot: 40 bytes, 8 of table (two entries of 4, so that it is at most half full), and two bits with their
-// summary, in all 48.3 bytes beside the record. The ring doubles from 64 slots up to Capacity (in whole words of 64), so
+// Memory per slot: 48 bytes, 8 of table (two entries of 4, so that it is at most half full), and two bits with their
+// summary, in all 56.3 bytes beside the record. The ring doubles from 64 slots up to Capacity (in whole words of 64), so
 // at Capacity that is the cost of a waiting record; it does not shrink. Unordered lanes have no table.
 //
 // Invariants (checked by Valid): the slots from low to next hold what is in transit, all others are free; a lane's head is
@@ -132,7 +136,7 @@ func (l *Lanes) Push(record *kafka.Record, key []byte) (seq uint64, ok bool) {
 	l.next++
 	l.waiting++
 	slot := &l.slots[at]
-	*slot = laneSlot{record: record, hash: seq + 1, next: none, tail: at, waiting: 1, state: slotWaiting, head: true}
+	*slot = laneSlot{record: record, offset: record.Offset, hash: seq + 1, next: none, tail: at, waiting: 1, state: slotWaiting, head: true}
 	if l.ordered {
 		slot.hash = l.hashOf(key)
 		if head, found := l.findOrAdd(slot.hash, at); found {
@@ -254,7 +258,7 @@ func (l *Lanes) take(head uint32, into []Claimed, most int) []Claimed {
 		if slot.state == slotWaiting {
 			slot.state = slotClaimed
 			slot.attempt++
-			into = append(into, Claimed{Seq: l.seqOf(at), Record: slot.record, Attempt: int(slot.attempt)})
+			into = append(into, Claimed{Seq: l.seqOf(at), Record: slot.record, Offset: slot.offset, Attempt: int(slot.attempt)})
 			taken++
 			last = at
 		} else {

@@ -17,7 +17,7 @@ type lanesStream struct {
 	finished  int
 	random    uint64
 	most      int
-	collected func(uint64, *kafka.Record)
+	collected func(uint64, int64)
 }
 
 const (
@@ -31,7 +31,7 @@ func newLanesStream(ordered bool, keys, most int) *lanesStream {
 		lanes: NewLanes(LanesConfig{Capacity: streamWindow, Ordered: ordered}), random: 1, most: most,
 		records: make([]kafka.Record, keys), claimed: make([]Claimed, 0, streamWorkers+most),
 	}
-	s.collected = func(uint64, *kafka.Record) { s.finished++ }
+	s.collected = func(uint64, int64) { s.finished++ }
 	for i := range s.records {
 		s.records[i].Key = fmt.Appendf(nil, "customer-%07d", i)
 	}
@@ -111,7 +111,7 @@ func BenchmarkLanesMillion(b *testing.B) {
 					l.Done(c.Seq)
 				}
 			}
-			l.Collect(func(uint64, *kafka.Record) { collected++ })
+			l.Collect(func(uint64, int64) { collected++ })
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/records, "ns/record")

@@ -35,6 +35,8 @@ func (s LaneState) String() string {
 type Lowest struct {
 	Seq    uint64
 	Record *kafka.Record
+	// Offset is the record's, whatever becomes of Record.
+	Offset int64
 	// Attempt counts how often the record was claimed and not returned; 0 when it never was.
 	Attempt int
 	State   LaneState
@@ -190,13 +192,13 @@ func (l *Lanes) Lane(seq uint64) uint64 {
 
 // Collect reports each record finished since the last Collect, in offset order and exactly once, and frees what lies below
 // the lowest unfinished one. A record is not kept from when it is reported on. visit must not use these Lanes.
-func (l *Lanes) Collect(visit func(seq uint64, record *kafka.Record)) {
+func (l *Lanes) Collect(visit func(seq uint64, offset int64)) {
 	for at, ok := l.fresh.first(l.lowAt); ok; at, ok = l.fresh.first(at) {
 		slot := &l.slots[at]
-		record := slot.record
+		offset := slot.offset
 		slot.state, slot.record = slotCollected, nil
 		l.fresh.clear(at)
-		visit(l.seqOf(at), record)
+		visit(l.seqOf(at), offset)
 	}
 	for l.low < l.next && l.slots[l.lowAt].state == slotCollected {
 		l.slots[l.lowAt] = laneSlot{}
@@ -236,7 +238,7 @@ func (l *Lanes) ParkedRecords() int { return l.parkedRecords }
 func (l *Lanes) Lowest() (Lowest, bool) {
 	for seq := l.low; seq < l.next; seq++ {
 		slot := &l.slots[l.slotOf(seq)]
-		lowest := Lowest{Seq: seq, Record: slot.record, Attempt: int(slot.attempt), Lane: slot.hash}
+		lowest := Lowest{Seq: seq, Record: slot.record, Offset: slot.offset, Attempt: int(slot.attempt), Lane: slot.hash}
 		switch slot.state {
 		case slotWaiting:
 			if slot.isParked() { // the lowest of all is the head of its lane

@@ -88,7 +88,7 @@ func (w *lanesTwin) claim(most, lanes int) (got []Claimed) {
 			if len(got) < most {
 				r.claimed = true
 				r.attempt++
-				got = append(got, Claimed{Seq: r.seq, Record: r.record, Attempt: r.attempt})
+				got = append(got, Claimed{Seq: r.seq, Record: r.record, Offset: r.record.Offset, Attempt: r.attempt})
 			}
 		}
 	}
@@ -263,9 +263,9 @@ func (h *lanesHistory) unpark(seq uint64) error {
 func (h *lanesHistory) collect() error {
 	var err error
 	next := uint64(0)
-	h.lanes.Collect(func(seq uint64, record *kafka.Record) {
+	h.lanes.Collect(func(seq uint64, offset int64) {
 		r := h.twin.records[seq]
-		if seq < next || r.record != record || !r.finished || r.collected {
+		if seq < next || r.record.Offset != offset || !r.finished || r.collected {
 			err = fmt.Errorf("collected %d after %d: %+v", seq, next, *r)
 		}
 		r.collected = true
@@ -343,7 +343,7 @@ func (h *lanesHistory) compare(seq uint64) error {
 		if !r.unfinished() {
 			continue
 		}
-		lowest = Lowest{Seq: r.seq, Record: r.record, Attempt: r.attempt}
+		lowest = Lowest{Seq: r.seq, Offset: r.record.Offset, Record: r.record, Attempt: r.attempt}
 		switch {
 		case r.claimed:
 			claimed++

@@ -138,8 +138,8 @@ func (e *engine) notify() {
 // collect moves what is finished into the tracker.
 func (e *engine) collect() (fresh int) {
 	s := e.shell
-	e.lanes.Collect(func(seq uint64, record *kafka.Record) {
-		if s.acknowledge(record.Offset) {
+	e.lanes.Collect(func(seq uint64, offset int64) {
+		if s.acknowledge(offset) {
 			fresh++
 		}
 		s.retries = slices.DeleteFunc(s.retries, func(r *laneRetry) bool { return r.seq == seq })

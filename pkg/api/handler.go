@@ -18,6 +18,8 @@ import (
 // Handler handles one record. Nil acknowledges it. An error or a panic restarts the handler of that partition, after a
 // backoff, and delivers the record again; see [Restart]. Records of one partition come one at a time and in order, those
 // of different partitions at the same time. The record is the handler's: it may be kept and changed.
+// What an attempt that fails wrote into its fields is undone before the next one; bytes of the key, the value and the headers
+// that it changed in place stay changed.
 //
 // ctx ends when the work is no longer wanted; context.Cause tells why (rebalance.ErrRevoked, rebalance.ErrLost,
 // actors.ErrClosing, actors.ErrHandlerRestarted). actors.DeliveryFrom(ctx).Attempt() tells how often the record was tried.
