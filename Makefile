@@ -1,7 +1,7 @@
 # Every target works in a fresh clone with Go alone; see CONTRIBUTING.md for what each is for.
 SHELL := bash
 .DEFAULT_GOAL := test
-.PHONY: test lint verify fuzz-short integration sim sim-mutants bench
+.PHONY: test lint verify fuzz-short integration sim sim-mutants sim-stack bench
 
 # Everything that has to pass: format, tidy, vet, lint, unit tests under the race detector with the import arrows, the
 # examples, the suites on the embedded broker and on a real Kafka. TROUPE_REQUIRE_KAFKA=1 makes a missing Kafka a failure.
@@ -36,6 +36,12 @@ sim:
 # Every deliberate fault has to be caught within 2000 histories.
 sim-mutants:
 	go run ./internal/sim/troupesim -mutants -n 2000 -seed $(SEED)
+
+# The whole stack in virtual time (docs/simulation.md): N histories from SEED on, 0 for fresh ones. The traces of violations
+# go to the folder TRACES, or to the output where it is empty.
+TRACES ?=
+sim-stack:
+	go test -count=1 -timeout 0 ./internal/stacksim -run TestHistoriesKeepTheGuarantees -v -args -histories $(N) -seed $(SEED) $(if $(TRACES),-traces $(abspath $(TRACES)))
 
 # Troupe beside sarama and franz-go on the embedded broker, less than a minute; bench/RESULTS.md has the long runs.
 bench:

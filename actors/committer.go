@@ -225,8 +225,12 @@ func (c *committer) roundFailed(e commit.RoundFailed) {
 		}
 		err = e.Partitions[tp]
 	}
+	var retryIn time.Duration
+	if !e.RetryAt.IsZero() {
+		retryIn = time.Until(e.RetryAt)
+	}
 	c.shared.observe(event.CommitFailed{
-		Member: c.shared.member(), Partitions: partitions, Err: err, Attempt: e.Attempt, RetryIn: time.Until(e.RetryAt),
+		Member: c.shared.member(), Partitions: partitions, Err: err, Attempt: e.Attempt, RetryIn: retryIn,
 	})
 	c.shared.logger.Warn("commit not confirmed", zap.Int("partitions", len(partitions)), zap.Int("attempt", e.Attempt), zap.Error(err))
 }

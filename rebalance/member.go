@@ -1,6 +1,7 @@
 package rebalance
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -109,6 +110,8 @@ type Member struct {
 	// releaseBy is when partitions that were not released are declared lost.
 	releaseBy time.Time
 	leave     leaving
+	// postponed is a Leave that waits for the JoinGroup or SyncGroup under way; nil when there is none.
+	postponed *postponedLeave
 
 	out []Effect
 }
@@ -166,6 +169,10 @@ func (c *MemberConfig) check() error {
 func (m *Member) Step(now time.Time, in Input) ([]Effect, error) {
 	m.out = nil
 	err := m.handle(now, in)
+	if p := m.postponed; p != nil && (!m.placePending() || !now.Before(p.until)) {
+		m.postponed = nil
+		err = errors.Join(err, m.leaveNow(now, p.Leave))
+	}
 	return m.out, err
 }
 
@@ -250,6 +257,9 @@ func (m *Member) Deadline() (time.Time, bool) {
 	if m.request.kind != requestNone && m.request.seq == 0 {
 		consider(m.request.at)
 	}
+	if m.postponed != nil {
+		consider(m.postponed.until)
+	}
 	switch m.state {
 	case StateSyncing:
 		// A SyncGroup under way keeps the generation alive, and its own answer ends it.
@@ -270,6 +280,9 @@ func (m *Member) tick(now time.Time) error {
 	at, ok := m.Deadline()
 	if !ok || now.Before(at) {
 		return nil
+	}
+	if m.postponed != nil && !now.Before(m.postponed.until) {
+		return nil // Step leaves now
 	}
 	switch m.state {
 	case StateJoining:

@@ -98,18 +98,61 @@ func TestCooperativeMemberWhoseSessionEndsWhileItJoinsLosesEverything(t *testing
 	r.step(SessionExpired{Generation: 1}, "LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin")
 }
 
-func TestCooperativeMemberThatLeavesWhileItJoinsCommitsWithTheGenerationOfTheGroup(t *testing.T) {
+// Between JoinGroup and EnterGeneration there is no generation to commit the last offsets with.
+func TestCooperativeMemberThatLeavesWhileItJoinsDoesSoInTheNextGeneration(t *testing.T) {
+	r := coopRig(t).settled()
+	leave := Leave{DrainUntil: r.now.Add(5 * time.Second), Deadline: r.now.Add(10 * time.Second)}
+	r.step(r.heartbeat(kafka.RebalanceInProgress), ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
+	r.step(leave, "")
+	r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
+	r.step(r.syncOK(tp("t", 1), tp("t", 2)), "EnterGeneration >ASSIGNING AssignPartitions(1) >LEAVING RevokePartitions(3)")
+	granted := r.m.Granted()
+	r.step(PartitionReleased(granted[0]), "")
+	r.step(PartitionReleased(granted[1]), "")
+	r.step(PartitionReleased(granted[2]), "SendLeave")
+	r.step(LeaveAnswered{Seq: r.m.seq}, "LeaveGeneration >UNJOINED Left")
+}
+
+func TestCooperativeMemberThatLeavesWhileItJoinsWaitsForHalfOfTheDrain(t *testing.T) {
 	r := coopRig(t).settled()
 	r.step(r.heartbeat(kafka.RebalanceInProgress), ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
 	r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
-	r.step(Leave{DrainUntil: r.now.Add(5 * time.Second), Deadline: r.now.Add(10 * time.Second)}, "ResumeCommits >LEAVING RevokePartitions(2)")
+	r.step(Leave{DrainUntil: r.now.Add(6 * time.Second), Deadline: r.now.Add(10 * time.Second)}, "")
+	r.step(Leave{DrainUntil: r.now.Add(4 * time.Second), Deadline: r.now.Add(20 * time.Second)}, "") // the sooner of each counts
+	if at, ok := r.m.Deadline(); !ok || at.Sub(r.now) != 2*time.Second {
+		t.Errorf("wants a Tick at %v, in %v", at, at.Sub(r.now))
+	}
+	r.wait(2*time.Second).step(Tick{}, "ResumeCommits >LEAVING RevokePartitions(2)")
 	if resumed := find[ResumeCommits](t, r.effects); resumed.Generation != 2 || resumed.MemberID != "me" {
 		t.Errorf("resumes %+v", resumed)
 	}
-	granted := r.m.Granted()
-	r.step(PartitionReleased(granted[0]), "")
-	r.step(PartitionReleased(granted[1]), "SendLeave")
-	r.step(LeaveAnswered{Seq: r.m.seq}, "LeaveGeneration >UNJOINED Left")
+	if revoked := find[RevokePartitions](t, r.effects); revoked.DrainUntil.Sub(r.now) != 2*time.Second {
+		t.Errorf("drains for %v", revoked.DrainUntil.Sub(r.now))
+	}
+}
+
+func TestCooperativeMemberThatLeavesDoesNotWaitForAJoinGroupThatIsNotUnderWay(t *testing.T) {
+	leave := func(r *rig) Leave {
+		return Leave{DrainUntil: r.now.Add(6 * time.Second), Deadline: r.now.Add(10 * time.Second)}
+	}
+	t.Run("refused", func(t *testing.T) {
+		r := coopRig(t).settled()
+		r.step(r.heartbeat(kafka.RebalanceInProgress), ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
+		r.step(leave(r), "")
+		r.step(JoinAnswered{Seq: r.m.seq, Err: kafka.NotCoordinator}, "Refused ResumeCommits >LEAVING RevokePartitions(2)")
+	})
+	t.Run("planned", func(t *testing.T) {
+		r := coopRig(t).settled()
+		r.step(r.heartbeat(kafka.RebalanceInProgress), ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
+		r.step(JoinAnswered{Seq: r.m.seq, Err: kafka.NotCoordinator}, "Refused")
+		r.step(leave(r), "ResumeCommits >LEAVING RevokePartitions(2)")
+	})
+	t.Run("member forgotten", func(t *testing.T) {
+		r := coopRig(t).settled()
+		r.step(r.heartbeat(kafka.RebalanceInProgress), ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
+		r.step(leave(r), "")
+		r.step(JoinAnswered{Seq: r.m.seq, Err: kafka.UnknownMemberID}, "LosePartitions(2) LeaveGeneration >UNJOINED >LEAVING")
+	})
 }
 
 func TestCooperativeMemberWithADamagedAssignmentGivesUpEverythingOnce(t *testing.T) {

@@ -221,6 +221,9 @@ func (m *Member) lose(now time.Time, cause string, err error, fate idFate) error
 	if fate == forgetMemberID {
 		m.memberID = ""
 	}
+	if m.postponed != nil {
+		return nil // Step leaves now
+	}
 	m.reason = cause
 	return m.toJoining(now, "join again", nil, m.backoff.soon())
 }

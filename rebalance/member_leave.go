@@ -15,8 +15,33 @@ func (m *Member) leaveAsked(now time.Time, in Leave) error {
 	if m.state == StateLeaving {
 		return m.leaveSooner(in)
 	}
+	if p := m.postponed; p != nil {
+		in.Deadline, in.DrainUntil = earlier(in.Deadline, p.Deadline), earlier(in.DrainUntil, p.DrainUntil)
+	}
+	m.postponed = &postponedLeave{Leave: in, until: now.Add(in.DrainUntil.Sub(now) / 2)}
+	return nil // Step leaves at once when nothing is waited for
+}
+
+// postponedLeave is a Leave that waits until a JoinGroup under way has led to the next generation, or until half of the time
+// to drain is gone. Nobody can commit in between: the group has left the old generation and the new one is not known.
+type postponedLeave struct {
+	Leave
+	until time.Time
+}
+
+// placePending reports whether a member that has kept its partitions waits for its place in the next generation.
+func (m *Member) placePending() bool {
+	if m.held.owned() == 0 {
+		return false
+	}
+	return m.state == StateJoining && m.request.seq != 0 || m.state == StateSyncing
+}
+
+func (m *Member) leaveNow(now time.Time, in Leave) error {
+	in.DrainUntil = later(in.DrainUntil, now)
+	in.Deadline = later(in.Deadline, in.DrainUntil)
 	if m.held.owned() > 0 && (m.state == StateJoining || m.state == StateSyncing) {
-		// What is kept over a JoinGroup is committed for the last time now: with the generation that the group has.
+		// No place in time. The generation that the group had may still be the one it has.
 		m.emit(ResumeCommits{Generation: max(m.generation, m.entered), MemberID: m.memberID})
 	}
 	if err := m.move(StateLeaving, "leave", nil); err != nil {

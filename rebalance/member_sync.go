@@ -123,6 +123,9 @@ func (m *Member) enter(now time.Time, encoded []byte) error {
 	grants, moved := m.grant(assignment.Partitions)
 	m.previous, m.previousGeneration = partitionsIn(m.held.in(holdStarting, holdStarted)), m.generation
 	m.emit(AssignPartitions{Grants: grants})
+	if m.postponed != nil {
+		return nil // Step leaves now, with all of it
+	}
 	if len(moved) > 0 {
 		return m.revoke(now, moved, reasonGivenUp, nil)
 	}

@@ -40,10 +40,11 @@ unit() {
 }
 
 # What a new user runs first has to end well by itself and say so in its last line.
-example() { # example NAME PATTERN: the last line of the example's output has to match
+example() { # example NAME PATTERN [FLAG...]: the last line of the example's output has to match
 	local name=$1 pattern=$2 limit=()
+	shift 2
 	if command -v timeout >/dev/null; then limit=(timeout --kill-after=10 120); fi
-	"${limit[@]+"${limit[@]}"}" go run "./examples/$name" >"$work/$name" || {
+	"${limit[@]+"${limit[@]}"}" go run "./examples/$name" "$@" >"$work/$name" || {
 		echo "go run ./examples/$name ended with status $?"
 		cat "$work/$name"
 		return 1
@@ -58,6 +59,7 @@ examples() {
 	example quickstart '^[{]"produced":.*[}]$' || failed=1
 	example keyorder "$ordered" || failed=1
 	example asyncack "$ordered" || failed=1
+	example rebalance '"lost":0,"repeated":[0-9]+,"overlaps":0,.*"lag":0,' -every 500ms -table=false || failed=1
 	return "$failed"
 }
 
