@@ -47,6 +47,8 @@ type callbackDone struct {
 type callbacks struct {
 	queue []*callbackCall
 	seq   uint64
+	// revocations are those whose OnRevoked has not returned.
+	revocations []*leaving
 }
 
 type callbackCall struct {
@@ -54,6 +56,8 @@ type callbackCall struct {
 	name       string
 	function   PartitionsFunc
 	partitions []kafka.TopicPartition
+	// revocation is that of an OnRevoked: partitions are what is left of it when the call begins.
+	revocation *leaving
 	deadline   time.Time
 	// then goes on with what waited for the call.
 	then  func(ctx actor.Context)
@@ -64,18 +68,21 @@ type callbackCall struct {
 
 // callback runs one of the user's callbacks, after those before it, and then goes on. Without a function it goes on at once.
 func (g *group) callback(ctx actor.Context, name string, function PartitionsFunc, partitions []kafka.TopicPartition, deadline time.Time, then func(actor.Context)) {
-	if function == nil || len(partitions) == 0 {
-		then(ctx)
+	g.queueCallback(ctx, &callbackCall{name: name, function: function, partitions: partitions, deadline: deadline, then: then})
+}
+
+func (g *group) queueCallback(ctx actor.Context, call *callbackCall) {
+	if call.function == nil || len(call.partitions) == 0 {
+		call.then(ctx)
 		return
 	}
 	c := &g.callbacks
 	c.seq++
-	if len(c.queue) > 0 && c.queue[0].begun && deadline.Before(c.queue[0].deadline) {
+	call.seq = c.seq
+	if len(c.queue) > 0 && c.queue[0].begun && call.deadline.Before(c.queue[0].deadline) {
 		c.queue[0].hurry() // the newer one must not wait longer than it has time itself
 	}
-	c.queue = append(c.queue, &callbackCall{
-		seq: c.seq, name: name, function: function, partitions: partitions, deadline: deadline, then: then,
-	})
+	c.queue = append(c.queue, call)
 	g.nextCallback()
 }
 
@@ -86,6 +93,12 @@ func (g *group) nextCallback() {
 	}
 	call := g.callbacks.queue[0]
 	call.begun = true
+	if l := call.revocation; l != nil {
+		l.told, call.partitions = true, partitionsOf(l.grants)
+		if len(l.grants) == 0 { // all were lost while it waited
+			call.function = func(context.Context, []kafka.TopicPartition) error { return nil }
+		}
+	}
 	root, self, shared := g.shared.sys.root, g.self, g.shared
 	callCtx, cancel := context.WithDeadlineCause(context.Background(), call.deadline, ErrCallbackOverdue)
 	call.end = cancel
@@ -139,7 +152,7 @@ func (g *group) stopCallbacks() {
 			call.end()
 		}
 	}
-	g.callbacks.queue = nil
+	g.callbacks.queue, g.callbacks.revocations = nil, nil
 }
 
 // assignedCallback tells the user of new partitions, and then lets them start.
@@ -164,9 +177,9 @@ func (g *group) assignedCallback(ctx actor.Context, grants []rebalance.Grant) {
 type leaving struct {
 	grants []rebalance.Grant
 	left   int
-	// revoking is true until OnRevoking has returned.
-	revoking bool
-	deadline time.Time
+	// revoking is true until OnRevoking has returned, told from when OnRevoked is called.
+	revoking, told bool
+	deadline       time.Time
 }
 
 // revokingCallback tells the user that partitions are about to be given up. They are not let go before it has returned.
@@ -183,16 +196,42 @@ func (g *group) revokingCallback(ctx actor.Context, grants []rebalance.Grant, dr
 			l.left++
 		}
 	}
+	g.callbacks.revocations = append(g.callbacks.revocations, l)
 	g.callback(ctx, "OnRevoking", calls.Revoking, partitionsOf(l.grants), drainUntil, func(ctx actor.Context) {
 		l.revoking = false
 		g.leavingOn(ctx, l)
 	})
 }
 
-// lostCallback tells the user of partitions that are gone. Nothing waits for it.
-func (g *group) lostCallback(ctx actor.Context, partitions []kafka.TopicPartition) {
+// lostCallback tells the user of partitions that are gone, but for those whose end it was told already: nobody hears of one
+// both as revoked and as lost. Only those of them that are drained, and so have nothing else to wait for, wait for it.
+func (g *group) lostCallback(ctx actor.Context, lost []rebalance.Grant) {
+	lost = slices.Clone(lost)
+	var waiting []rebalance.Grant
+	for _, l := range g.callbacks.revocations {
+		if l.told {
+			lost = slices.DeleteFunc(lost, func(grant rebalance.Grant) bool { return slices.Contains(l.grants, grant) })
+		}
+	}
+	for _, grant := range lost {
+		if g.part(grant.TopicPartition, grant.Epoch) == nil {
+			waiting = append(waiting, grant)
+		}
+	}
+	for _, l := range g.callbacks.revocations {
+		if !l.told {
+			l.grants = slices.DeleteFunc(l.grants, func(grant rebalance.Grant) bool { return slices.Contains(waiting, grant) })
+		}
+	}
+	if q := g.callbacks.queue; len(q) > 0 && q[0].begun && q[0].name == "OnRevoking" {
+		q[0].hurry() // there is nothing to save any more
+	}
 	calls := g.shared.settings.Callbacks
-	g.callback(ctx, "OnLost", calls.Lost, partitions, time.Now().Add(calls.Timeout), func(actor.Context) {})
+	g.callback(ctx, "OnLost", calls.Lost, partitionsOf(lost), time.Now().Add(calls.Timeout), func(ctx actor.Context) {
+		for _, grant := range waiting {
+			g.feed(ctx, rebalance.PartitionReleased(grant))
+		}
+	})
 }
 
 // drained tells the member that a partition was let go, or has it wait for the callbacks about it.
@@ -222,9 +261,13 @@ func (g *group) leavingOn(ctx actor.Context, l *leaving) {
 	if l.left > 0 || l.revoking {
 		return
 	}
-	g.callback(ctx, "OnRevoked", g.shared.settings.Callbacks.Revoked, partitionsOf(l.grants), l.deadline, func(ctx actor.Context) {
-		for _, grant := range l.grants {
-			g.feed(ctx, rebalance.PartitionReleased(grant))
-		}
+	g.queueCallback(ctx, &callbackCall{
+		name: "OnRevoked", function: g.shared.settings.Callbacks.Revoked, partitions: partitionsOf(l.grants), revocation: l, deadline: l.deadline,
+		then: func(ctx actor.Context) {
+			g.callbacks.revocations = slices.DeleteFunc(g.callbacks.revocations, func(other *leaving) bool { return other == l })
+			for _, grant := range l.grants {
+				g.feed(ctx, rebalance.PartitionReleased(grant))
+			}
+		},
 	})
 }

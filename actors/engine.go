@@ -3,6 +3,7 @@ package actors
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -306,6 +307,11 @@ func (e *engine) resume() {
 func (e *engine) stop() {
 	e.stopped.Store(true)
 	e.mu.Lock()
+	for _, seq := range slices.Sorted(maps.Keys(e.refused)) {
+		r := e.refused[seq]
+		e.failures = append(e.failures, laneFailure{seq: seq, lane: e.lanes.Lane(seq), attempt: r.attempt, err: r.err})
+	}
+	clear(e.refused)
 	e.lanes.Drop()
 	if e.fillTimer != nil {
 		e.fillTimer.Stop()
@@ -389,7 +395,12 @@ func (e *engine) done(seq uint64) {
 
 // fail notes a record's failure. The caller holds mu.
 func (e *engine) fail(seq uint64, attempt int, err *HandlerError) {
+	lane := e.lanes.Lane(seq)
 	if e.lanes.Fail(seq) {
+		if e.stopped.Load() { // there is nothing left to wait for
+			e.failures = append(e.failures, laneFailure{seq: seq, lane: lane, attempt: attempt, err: err})
+			return
+		}
 		if e.refused == nil {
 			e.refused = make(map[uint64]refusal)
 		}

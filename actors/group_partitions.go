@@ -206,12 +206,12 @@ func (g *group) revoke(ctx actor.Context, e rebalance.RevokePartitions) {
 func (g *group) lose(ctx actor.Context, e rebalance.LosePartitions) {
 	lost := partitionsOf(e.Grants)
 	g.shared.observe(event.PartitionsLost{Member: g.shared.member(), Partitions: lost, Err: e.Cause})
-	g.lostCallback(ctx, lost)
+	g.lostCallback(ctx, e.Grants)
 	g.cutOff(ctx, lost)
 	for _, grant := range e.Grants {
 		p := g.part(grant.TopicPartition, grant.Epoch)
 		if p == nil {
-			continue
+			continue // drained: lostCallback sees to it
 		}
 		p.phase = partLeaving
 		p.cell.lose()

@@ -395,6 +395,8 @@ type deliveryRecalled struct {
 type delivered struct {
 	silent
 	delivery *Delivery
+	// failure is one that changes nothing: the partition goes away, and the record to its next owner.
+	failure *HandlerError
 }
 
 // ackSignal: a delivery -> partition: something was acknowledged since the last signal.

@@ -146,7 +146,7 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 	case *ackSignal:
 		p.acknowledged(ctx, m.delivery)
 	case *delivered:
-		p.delivered(ctx, m.delivery)
+		p.delivered(ctx, m.delivery, m.failure)
 	case *engineSignal:
 		p.engineSignaled(ctx, m)
 	case *placeFree:

@@ -275,10 +275,13 @@ func (p *partition) settled(ctx actor.Context, d *Delivery) {
 }
 
 // delivered is told when the handler returned without a failure. An asynchronous one may not have acknowledged everything.
-func (p *partition) delivered(ctx actor.Context, d *Delivery) {
+func (p *partition) delivered(ctx actor.Context, d *Delivery, failure *HandlerError) {
 	if d != p.handler.delivery {
 		p.shared.staleMessage()
 		return
+	}
+	if failure != nil {
+		p.failedAt(ctx, failure, supervisor.Decision{Action: supervisor.Restart}, d.attempt, 0)
 	}
 	if d.async {
 		d.returned = true
@@ -493,6 +496,11 @@ func (p *partition) abandonHandler() {
 		shared.observe(event.HandlerReturned{Member: member, TopicPartition: tp, Epoch: epoch})
 	})
 	if running {
+		if p.parallel != nil && offset == kafka.NoOffset { // what was handed out and not acknowledged: no call runs
+			if low, ok := p.parallel.lowest(); ok {
+				offset = low.Offset
+			}
+		}
 		shared.observe(event.HandlerAbandoned{Member: member, TopicPartition: tp, Epoch: epoch, Offset: offset, Age: age})
 		shared.logger.Warn("handler abandoned", zap.String("topic", tp.Topic), zap.Int32("partition", tp.Partition),
 			zap.Int64("offset", offset), zap.Duration("age", age))

@@ -219,12 +219,18 @@ func (p *partition) recovered(seq uint64) {
 // batch failed together: they are told once, and come again together the first time; after that each goes its own way, so
 // that one that always fails does not hold the others.
 func (p *partition) lanesFailed(ctx actor.Context, failures []laneFailure) {
-	if !p.machine.CanDeliver() {
+	var last *HandlerError
+	decision := supervisor.Decision{Action: supervisor.Restart}
+	if !p.machine.CanDeliver() { // nothing is tried again here, and each is told all the same
+		for i := range failures {
+			if f := &failures[i]; f.err != last {
+				last = f.err
+				p.failedAt(ctx, f.err, decision, f.attempt, f.lane)
+			}
+		}
 		return
 	}
 	now := time.Now()
-	var last *HandlerError
-	var decision supervisor.Decision
 	for i := range failures {
 		f := &failures[i]
 		r := p.retries[f.seq]

@@ -192,8 +192,8 @@ func panicError(v any) error {
 	return fmt.Errorf("%v", v)
 }
 
-// finished passes a success on and turns a failure into the actor's own. A halted delivery that was cut short is no
-// failure: the partition is going away.
+// finished passes a success on and turns a failure into the actor's own. The failure of a halted delivery is only told, for
+// the partition is going away; after the end of its context it is none.
 func (r *runner) finished(m *ran) {
 	if m.delivery != r.running {
 		return
@@ -203,6 +203,9 @@ func (r *runner) finished(m *ran) {
 		panic(m.err)
 	}
 	m.delivery.toPartition.delivery = m.delivery
+	if m.err != nil && m.delivery.ctx.Err() == nil {
+		m.delivery.toPartition.failure = m.err
+	}
 	r.shared.sys.root.Send(r.parent, &m.delivery.toPartition)
 	r.start()
 }

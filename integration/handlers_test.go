@@ -262,3 +262,45 @@ func TestAPauseThatMeetsAFailureRestartsNoActor(t *testing.T) {
 		m.mustClose(t)
 	})
 }
+
+func TestAHandlerThatFailsWhileItsPartitionIsDrainedIsTold(t *testing.T) {
+	inEveryOrder(t, func(t *testing.T, b *embeddedBroker, order api.HandlerOption) {
+		b.CreateTopic(t, "orders", 1)
+		fill(t, b, "orders", 1, 1)
+		fails := make(chan error)
+		m := spawn(t, config(b, "billing"), api.WithDialer(b.Dial), api.Handle("orders", func(context.Context, *kafka.Record) error {
+			return <-fails
+		}, order))
+		pause(3 * time.Second)
+		closed := make(chan error)
+		go func() { closed <- m.Close(context.Background()) }()
+		pause(time.Second)
+		fails <- errors.New("disk full")
+		assert.NoError(t, <-closed)
+		failed := told[event.HandlerFailed](m)
+		require.Len(t, failed, 1)
+		assert.ErrorContains(t, failed[0].Err, "disk full")
+		assert.Zero(t, b.Committed(t, "billing")[at("orders", 0)])
+	})
+}
+
+func TestAPartitionThatIsLostWhileItsRevocationWaitsForACallbackHasOneEnd(t *testing.T) {
+	story(t, func(t *testing.T, b *embeddedBroker) {
+		b.CreateTopic(t, "orders", 2)
+		var revoked, lost atomic.Int32
+		c := config(b, "billing")
+		c.CloseTimeout = time.Minute
+		m := spawn(t, c, api.WithDialer(b.Dial), api.Handle("orders", newLedger().note("a")), api.WithCallbacks(api.Callbacks{
+			OnRevoking: func(ctx context.Context, _ []kafka.TopicPartition) error { <-ctx.Done(); return nil },
+			OnRevoked:  func(_ context.Context, tps []kafka.TopicPartition) error { revoked.Add(int32(len(tps))); return nil },
+			OnLost:     func(_ context.Context, tps []kafka.TopicPartition) error { lost.Add(int32(len(tps))); return nil },
+		}))
+		m.joined(t)
+		pause(2 * time.Second)
+		b.Freeze()
+		_ = m.Close(context.Background()) // it can tell nobody that it leaves
+		b.Thaw()
+		assert.Zero(t, revoked.Load())
+		assert.EqualValues(t, 2, lost.Load())
+	})
+}

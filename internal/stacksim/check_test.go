@@ -254,7 +254,6 @@ func (w *world) checkEvents() {
 		epoch kafka.AssignmentEpoch
 	}
 	failures, told, released := make(map[ownershipOf]map[int]bool), make(map[ownershipOf]int), make(map[ownershipOf]int)
-	var leaving []eventSeen
 	for _, s := range w.ledger.events {
 		switch e := s.e.(type) {
 		case event.HandlerFailed:
@@ -277,14 +276,9 @@ func (w *world) checkEvents() {
 			if e.Err != nil && s.p.closing.IsZero() { // one that cannot say that it leaves says so
 				w.ledger.violated("FATAL", "%s: %v", s.p, e.Err)
 			}
-		case event.PartitionsRevoked:
-			leaving = append(leaving, s)
 		case event.PartitionsLost:
-			leaving = append(leaving, s)
 			w.result.counts.lost++
-			// A cooperative member that is to close while its JoinGroup is under way does not take its answer, and so may lose what
-			// it kept over the rebalance; that is told and costs repetitions at most.
-			if w.plan.calm != "" && s.p.closing.IsZero() {
+			if w.plan.calm != "" {
 				w.ledger.violated("G6", "%s lost %v: %v", s.p, e.Partitions, e.Err)
 			}
 		case event.PositionReset:
@@ -304,7 +298,7 @@ func (w *world) checkEvents() {
 		if seq, ok := released[key]; ok && e.startSeq > seq {
 			w.ledger.violated("G4", "%s begins %s@%d of epoch %d, which was released at #%d", e.p, e.tp, e.offset, e.epoch, seq)
 		}
-		if e.endSeq > 0 && !e.ok && !e.unwanted && e.p.died.IsZero() && e.p.byCall() && !inDrain(leaving, e) {
+		if e.endSeq > 0 && !e.ok && !e.unwanted && e.p.died.IsZero() && e.p.byCall() {
 			if failures[key] == nil {
 				failures[key] = make(map[int]bool)
 			}
@@ -316,23 +310,6 @@ func (w *world) checkEvents() {
 			w.ledger.violated("G9", "%d calls failed in %s at %s (epoch %d), %d were told", len(calls), key.p, key.tp, key.epoch, told[key])
 		}
 	}
-}
-
-// inDrain reports whether a record's partition was being given up when its handler returned: its failures are not told then,
-// as it comes again elsewhere.
-func inDrain(leaving []eventSeen, e *entry) bool {
-	return slices.ContainsFunc(leaving, func(s eventSeen) bool {
-		if s.p != e.p || s.at.Before(e.start) || s.at.After(e.end.Add(time.Millisecond)) {
-			return false
-		}
-		switch seen := s.e.(type) {
-		case event.PartitionsRevoked:
-			return slices.Contains(seen.Partitions, e.tp)
-		case event.PartitionsLost:
-			return slices.Contains(seen.Partitions, e.tp)
-		}
-		return false
-	})
 }
 
 // isolated is how long a record may wait in a calm history, for other partitions' blocked handlers.
@@ -361,14 +338,6 @@ func (w *world) checkIsolation() {
 	}
 }
 
-// lostBy reports whether a record's partition was lost by the process that handled it, after it had begun.
-func (w *world) lostBy(e *entry) bool {
-	return slices.ContainsFunc(w.ledger.events, func(s eventSeen) bool {
-		seen, is := s.e.(event.PartitionsLost)
-		return is && s.p == e.p && s.seq > e.startSeq && slices.Contains(seen.Partitions, e.tp)
-	})
-}
-
 // moment is how long a record may wait in a calm history that moves members, at a partition that does not move.
 const moment = 2 * time.Second
 
@@ -380,7 +349,7 @@ func (w *world) checkCalm() {
 	}
 	first := w.firsts()
 	for _, e := range w.ledger.entries {
-		if f := first[e.spot]; e.ok && f != e && !w.lostBy(f) {
+		if f := first[e.spot]; e.ok && f != e {
 			w.ledger.violated("G5", "%s handled %s@%d at %v, which %s had at %v", e.p, e.tp, e.offset, e.end.Sub(w.ledger.begun), f.p, f.end.Sub(w.ledger.begun))
 		}
 	}

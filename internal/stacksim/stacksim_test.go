@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	histories = flag.Int("histories", 200, "how many histories to run")
+	histories = flag.Int("histories", defaultHistories, "how many histories to run")
 	firstSeed = flag.Uint64("seed", 1, "seed of the first history; 0 for one from the clock")
 	workers   = flag.Int("workers", runtime.GOMAXPROCS(0), "how many histories to run at once")
 	traces    = flag.String("traces", "", "folder to write the traces of violations to, in place of the test's output")
