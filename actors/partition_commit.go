@@ -157,3 +157,22 @@ func (t *Tree) Commit(ctx context.Context) error {
 	defer cancel()
 	return t.await(ctx, t.tell(func(*cell) bool { return true }, func(w *waiter) any { return &commitWanted{waiter: w, deadline: deadline} }))
 }
+
+// abandonHandler says that the handler is no longer waited for. Its gate stays closed until it returns.
+func (p *partition) abandonHandler() {
+	shared, tp, epoch := p.shared, p.tp, p.epoch
+	member := shared.member()
+	offset, age, running := shared.gates.abandon(tp, epoch, func() {
+		shared.observe(event.HandlerReturned{Member: member, TopicPartition: tp, Epoch: epoch})
+	})
+	if running {
+		if p.parallel != nil && offset == kafka.NoOffset { // what was handed out and not acknowledged: no call runs
+			if low, ok := p.parallel.lowest(); ok {
+				offset = low.Offset
+			}
+		}
+		shared.observe(event.HandlerAbandoned{Member: member, TopicPartition: tp, Epoch: epoch, Offset: offset, Age: age})
+		shared.logger.Warn("handler abandoned", zap.String("topic", tp.Topic), zap.Int32("partition", tp.Partition),
+			zap.Int64("offset", offset), zap.Duration("age", age))
+	}
+}

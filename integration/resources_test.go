@@ -51,11 +51,12 @@ func openSockets() (sockets int) {
 	return sockets
 }
 
-// backTo demands that the usage is back to what it was, give or take five.
+// backTo demands that the usage is no more than what it was, but for five. It may be less: what was counted first has
+// connections that are opened again when there is something to ask.
 func backTo(t *testing.T, b *embeddedBroker, base usage, after string) {
 	t.Helper()
 	const slack = 5
-	near := func(a, b int) bool { return a-b <= slack && b-a <= slack }
+	near := func(a, b int) bool { return a-b <= slack }
 	var now usage
 	if !waitFor(20*time.Second, func() bool {
 		now = measure(b)

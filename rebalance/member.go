@@ -171,7 +171,7 @@ func (m *Member) Step(now time.Time, in Input) ([]Effect, error) {
 	err := m.handle(now, in)
 	if p := m.postponed; p != nil && (!m.placePending() || !now.Before(p.until)) {
 		m.postponed = nil
-		err = errors.Join(err, m.leaveNow(now, p.Leave))
+		err = errors.Join(err, m.leaveNow(now, p.leave))
 	}
 	return m.out, err
 }

@@ -16,16 +16,16 @@ func (m *Member) leaveAsked(now time.Time, in Leave) error {
 		return m.leaveSooner(in)
 	}
 	if p := m.postponed; p != nil {
-		in.Deadline, in.DrainUntil = earlier(in.Deadline, p.Deadline), earlier(in.DrainUntil, p.DrainUntil)
+		in.Deadline, in.DrainUntil = earlier(in.Deadline, p.leave.Deadline), earlier(in.DrainUntil, p.leave.DrainUntil)
 	}
-	m.postponed = &postponedLeave{Leave: in, until: now.Add(in.DrainUntil.Sub(now) / 2)}
+	m.postponed = &postponedLeave{leave: in, until: now.Add(in.DrainUntil.Sub(now) / 2)}
 	return nil // Step leaves at once when nothing is waited for
 }
 
 // postponedLeave is a Leave that waits until a JoinGroup under way has led to the next generation, or until half of the time
 // to drain is gone. Nobody can commit in between: the group has left the old generation and the new one is not known.
 type postponedLeave struct {
-	Leave
+	leave Leave
 	until time.Time
 }
 
