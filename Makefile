@@ -4,7 +4,7 @@ SHELL := bash
 .PHONY: test lint verify fuzz-short integration sim sim-mutants sim-stack bench
 
 # Everything that has to pass: format, tidy, vet, lint, unit tests under the race detector with the import arrows, the
-# examples, the suites on the embedded broker and on a real Kafka. TROUPE_REQUIRE_KAFKA=1 makes a missing Kafka a failure.
+# examples, the codecs fuzzed for ten seconds each, the suites on the embedded broker and on a real Kafka. TROUPE_REQUIRE_KAFKA=1 makes a missing Kafka a failure.
 test:
 	@tools/ci/test.sh
 

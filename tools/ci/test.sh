@@ -77,6 +77,8 @@ integration() {
 stage verify tools/ci/verify.sh
 stage lint lint
 stage unit unit
+# What reads the bytes of others: offset maps in metadata, subscriptions, assignments.
+stage fuzz env FUZZTIME="${FUZZTIME:-10s}" tools/ci/fuzz.sh 'OffsetMap|Metadata|Subscription|Assignment|UserData'
 stage examples examples
 stage integration integration
 
