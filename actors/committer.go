@@ -265,7 +265,7 @@ func (c *committer) sendUnsent(ctx actor.Context) {
 
 // notSent answers a round that never went out: its offsets go into the next one.
 func notSent(round commit.Round, why error) commit.Answered {
-	return commit.Answered{ID: round.ID, Err: fmt.Errorf("%w: not sent: %w", commit.ErrUnanswered, why)}
+	return commit.Answered{ID: round.ID, Err: fmt.Errorf("%w: not sent: %w", commit.ErrUnanswered, why), NotSent: true}
 }
 
 // dropUnsent fails the round that waits: its membership is over.

@@ -101,6 +101,8 @@ type Answered struct {
 	// Err is the whole request's error. With a *kafka.RequestError that is Unanswered the result is unknown: the round's
 	// offsets are repeated until confirmed.
 	Err error
+	// NotSent means that the round never went out, with Err saying why: no flush has had its try.
+	NotSent bool
 }
 
 // Tick says that the time [Rounds.Deadline] named has come.

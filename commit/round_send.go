@@ -55,6 +55,11 @@ func (r *Rounds) answered(now time.Time, in Answered) {
 	}
 	round := r.flight
 	r.flight, r.inFlight, r.dirty = Round{}, false, true
+	for i := range r.flushes {
+		if open := &r.flushes[i]; in.NotSent && open.round == round.ID {
+			open.round = 0
+		}
+	}
 	var failed failure
 	for i := range round.Offsets {
 		sent := &round.Offsets[i]

@@ -311,6 +311,14 @@ func TestAMapHoldsUpNoFlush(t *testing.T) {
 	s.wait(time.Second)
 	s.expect(Tick{}, "send 3 gen 1 "+send) // it is not forgotten
 
+	s = newScript(t) // the round with it was not sent, as another partition's release took the key: that was no try
+	confirmed(s)
+	s.expect(flush0(s, 1), "send 2 gen 1 "+send)
+	s.expect(Answered{ID: 2, Err: ErrUnanswered, NotSent: true}, "failed 1 attempt 1")
+	s.wait(time.Second)
+	s.expect(Tick{}, "send 3 gen 1 "+send)
+	s.expect(answer(3, nil), "committed t-0@4", ok(1))
+
 	s = newScript(t) // a round with the older map is in flight
 	confirmed(s)
 	s.wait(time.Second)
