@@ -21,6 +21,8 @@ const (
 	claimSlow = 500 * time.Microsecond
 	// claimLinger is how long what a claim has finished may wait for the rest of it.
 	claimLinger = 10 * time.Millisecond
+	// claimLingerMost is how often a claim is looked at in which nothing moves.
+	claimLingerMost = time.Second
 )
 
 // take settles what the worker had and claims what is next. It reports whether there is something.
@@ -129,15 +131,27 @@ func (e *engine) settleBegun() {
 // linger sees to it that what a claim of several records has finished does not wait for one of them that takes long. The
 // caller holds mu.
 func (e *engine) linger(several bool) {
-	if !several || e.lingers || e.reg.Record == nil {
-		return
+	if several && !e.lingers && e.reg.Record != nil {
+		e.lingerFor(claimLinger)
 	}
+}
+
+// lingerFor looks after wait, and again while a claim has more to finish: less and less often while nothing moves, for a call
+// may never return, and not once the engine has ended. The caller holds mu.
+func (e *engine) lingerFor(wait time.Duration) {
 	e.lingers = true
-	time.AfterFunc(claimLinger, func() {
+	time.AfterFunc(wait, func() {
 		e.mu.Lock()
 		e.lingers = false
+		before := e.fresh
 		e.settleBegun()
-		e.linger(slices.ContainsFunc(e.calls, func(w *poolWorker) bool { return w.settled < len(w.claimed)-1 }))
+		if !e.ended && slices.ContainsFunc(e.calls, func(w *poolWorker) bool { return w.settled < len(w.claimed)-1 }) {
+			next := claimLinger
+			if e.fresh == before {
+				next = min(2*wait, claimLingerMost)
+			}
+			e.lingerFor(next)
+		}
 		told := e.tell()
 		e.mu.Unlock()
 		if told {

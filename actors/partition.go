@@ -42,9 +42,8 @@ type partition struct {
 	positionEpoch uint32
 	// orphaned is true when the topic was made anew: nothing of this ownership may be committed to it.
 	orphaned bool
-	// committer is nil until it is known; offered is the last offset told to it, with how many
-	// finished records beyond it; flushBy is the deadline of the final
-	// commit that is asked for, zero for none.
+	// committer is nil until it is known; offered is the last offset told to it, offeredBeyond how many records beyond it were
+	// finished then; flushBy is the deadline of the final commit that is asked for, zero for none.
 	committer     *actor.PID
 	offered       int64
 	offeredBeyond int

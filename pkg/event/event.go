@@ -144,7 +144,8 @@ type PartitionFailed struct {
 	RetryIn        time.Duration
 }
 
-// HandlerFailed: a handler returned an error, panicked, or its actor failed. The record is delivered again.
+// HandlerFailed: a handler returned an error, panicked, or its actor failed. The record is delivered again, here or, when its
+// partition is being given up, at the next owner.
 type HandlerFailed struct {
 	Member         Member
 	TopicPartition kafka.TopicPartition
