@@ -132,6 +132,12 @@ func frozenClose(t *testing.T, opts ...kafkatest.Option) {
 	b := kafkatest.NewBroker(t, append(opts, kafkatest.Topic("orders", 3))...)
 	ctx := t.Context()
 	require.NoError(t, b.Produce(ctx, "orders", numbered(3, 10)...))
+	committed := func(p int32) int64 {
+		offsets, err := b.Committed("billing")
+		require.NoError(t, err)
+		return offsets[at("orders", p)]
+	}
+	require.Zero(t, committed(0)) // the broker's own client has its connections now
 	base := runtime.NumGoroutine()
 	l := newLedger()
 	release := make(chan struct{})
@@ -142,11 +148,6 @@ func frozenClose(t *testing.T, opts ...kafkatest.Option) {
 		}
 		return nil
 	})))
-	committed := func(p int32) int64 {
-		offsets, err := b.Committed("billing")
-		require.NoError(t, err)
-		return offsets[at("orders", p)]
-	}
 	eventually(t, patience, "all but the held records are committed", func() bool {
 		return committed(0) == 6 && committed(1) == 6 && committed(2) == 10
 	})

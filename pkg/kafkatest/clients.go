@@ -41,7 +41,7 @@ func (c *clients) addLocked(opts ...kgo.Opt) (*kgo.Client, error) {
 		return nil, ErrClosed
 	}
 	b := c.broker
-	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(b.addrs...), kgo.Dialer(b.network.dialInside),
+	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(b.addrs...), kgo.Dialer(b.network.dialInside), kgo.DisableClientMetrics(),
 		kgo.ProducerBatchCompression(codec(b.settings.compression)), kgo.RecordPartitioner(partitioner())}, opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafkatest: %w", err)
