@@ -23,6 +23,9 @@ type board struct {
 	// rounds counts the commit rounds sent.
 	rounds atomic.Uint64
 
+	// standalone is true without a group: Healthy then goes by metadata in place of heartbeats.
+	standalone bool
+
 	mu            sync.Mutex
 	groupID       string
 	memberID      string
@@ -35,6 +38,7 @@ type board struct {
 	lastEpoch     kafka.AssignmentEpoch
 	cells         map[kafka.TopicPartition]*cell
 	missingTopics []string
+	absent        []kafka.TopicPartition
 	joined        bool
 	// trouble is why the member cannot join; troubles numbers them, told is the last one that WaitJoined returned.
 	trouble        error
@@ -72,19 +76,22 @@ type cell struct {
 	tp    kafka.TopicPartition
 	epoch kafka.AssignmentEpoch
 
-	state       atomic.Int32
-	condition   atomic.Int32
-	position    atomic.Int64
-	finished    atomic.Int64
-	committed   atomic.Int64
-	end         atomic.Int64
-	inTransit   atomic.Int64
-	delivered   atomic.Uint64
-	acked       atomic.Uint64
-	redelivered atomic.Uint64
-	restarts    atomic.Uint64
-	delivery    atomic.Pointer[Delivery]
-	engine      atomic.Pointer[engine]
+	state     atomic.Int32
+	condition atomic.Int32
+	position  atomic.Int64
+	finished  atomic.Int64
+	committed atomic.Int64
+	// finishedEpoch is the leader epoch of finished, topicID the incarnation of the topic, nil before it is known.
+	finishedEpoch atomic.Int32
+	topicID       atomic.Pointer[kafka.TopicID]
+	end           atomic.Int64
+	inTransit     atomic.Int64
+	delivered     atomic.Uint64
+	acked         atomic.Uint64
+	redelivered   atomic.Uint64
+	restarts      atomic.Uint64
+	delivery      atomic.Pointer[Delivery]
+	engine        atomic.Pointer[engine]
 	// pid is the partition actor, nil before it has started; reasons are why nothing more is delivered now.
 	pid     atomic.Pointer[actor.PID]
 	reasons atomic.Uint32
@@ -103,6 +110,7 @@ type cell struct {
 func newCell(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) *cell {
 	c := &cell{tp: tp, epoch: epoch}
 	c.offered.cell = c
+	c.finishedEpoch.Store(kafka.NoLeaderEpoch)
 	for _, offset := range []*atomic.Int64{&c.position, &c.finished, &c.committed, &c.end} {
 		offset.Store(kafka.NoOffset)
 	}
@@ -195,6 +203,23 @@ func (b *board) troubled(err error) {
 	})
 }
 
+// clusterReached forgets why a consumer without a group could not reach its brokers. In a group it is the coordinator that
+// has to be reached.
+func (b *board) clusterReached() {
+	if !b.standalone {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.trouble = nil
+}
+
+func (b *board) absentees(partitions []kafka.TopicPartition) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.absent = partitions
+}
+
 func (b *board) missing(topics []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -247,6 +272,7 @@ func (b *board) stats() Stats {
 		Leader: b.leader, LastHeartbeat: b.lastHeartbeat, Rebalances: b.rebalances,
 		StaleAcks: b.acks.stale.Load(), RepeatedAcks: b.acks.repeated.Load(), ForeignAcks: b.acks.foreign.Load(),
 		StaleMessages: b.staleMessages.Load(), MissingTopics: slices.Clone(b.missingTopics),
+		MissingPartitions: slices.Clone(b.absent),
 	}
 	for _, c := range b.sortedCells() {
 		s.Partitions = append(s.Partitions, c.stats())
@@ -280,6 +306,9 @@ func (b *board) healthy(now time.Time, session time.Duration) error {
 			return fmt.Errorf("%w: member is %v: %w", ErrNotHealthy, b.state, b.trouble)
 		}
 		return fmt.Errorf("%w: member is %v", ErrNotHealthy, b.state)
+	}
+	if b.standalone && b.trouble != nil {
+		return fmt.Errorf("%w: %w", ErrNotHealthy, b.trouble)
 	}
 	if !b.lastHeartbeat.IsZero() && now.Sub(b.lastHeartbeat) > session {
 		return fmt.Errorf("%w: no heartbeat was answered for %v", ErrNotHealthy, now.Sub(b.lastHeartbeat).Round(time.Millisecond))

@@ -22,14 +22,14 @@ const (
 )
 
 // group is the member: it runs the membership and link machines, mints the key, and coordinates a rebalance. What it
-// decides itself is only whom to tell.
+// decides itself is only whom to tell. Without a group it runs what stands in for the membership, and no link.
 type group struct {
 	*supervisor.Supervisor
 	shared *shared
 	self   *actor.PID
 	parent *actor.PID
 
-	member      *rebalance.Member
+	member      membership
 	memberAlarm alarm
 	inputs      []rebalance.Input
 	stepping    bool
@@ -59,10 +59,12 @@ type group struct {
 	syncSent     time.Time
 	praised      time.Time
 	releaseAlarm alarm
-	closing      bool
-	finishing    bool
-	err          error
-	report       closeReport
+	// absent are partitions assigned without a group that their topic does not have.
+	absent    []kafka.TopicPartition
+	closing   bool
+	finishing bool
+	err       error
+	report    closeReport
 }
 
 // need is work that waits for the coordinator.
@@ -154,17 +156,8 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 func (g *group) start(ctx actor.Context) {
 	s := g.shared.settings
 	g.self, g.parent = ctx.Self(), ctx.Parent()
-	memberID, lastEpoch := g.shared.board.identity()
-	member, err := rebalance.NewMember(rebalance.MemberConfig{
-		MemberID: memberID, LastEpoch: lastEpoch,
-		GroupID: s.GroupID, GroupInstanceID: s.GroupInstanceID, Topics: g.shared.topicNames(), Assignors: s.Assignors, Rack: s.Rack,
-		SessionTimeout: s.SessionTimeout, RebalanceTimeout: s.RebalanceTimeout, HeartbeatInterval: s.HeartbeatInterval,
-		DrainTimeout: s.DrainTimeout, BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, Seed: s.Seed,
-	})
-	if err != nil {
-		panic(err)
-	}
-	g.member = member
+	g.member = g.newMembership()
+	var err error
 	g.link, err = rebalance.NewLink(rebalance.LinkConfig{BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, Seed: s.Seed})
 	if err != nil {
 		panic(err)
@@ -173,9 +166,11 @@ func (g *group) start(ctx actor.Context) {
 	g.joinWork = newWorker(g.shared.sys, g.self, &g.shared.workers)
 	g.metadata = newMetadataView(g.shared, g.self)
 	g.loan = newLoan()
-	g.spawnChild(ctx, heartbeatKey, func() actor.Actor { return newHeartbeat(g.shared) })
 	g.spawnChild(ctx, committerKey, func() actor.Actor { return newCommitter(g.shared) })
-	g.feedLink(ctx, rebalance.LinkStart{})
+	if g.shared.standalone == nil { // else there is no coordinator
+		g.spawnChild(ctx, heartbeatKey, func() actor.Actor { return newHeartbeat(g.shared) })
+		g.feedLink(ctx, rebalance.LinkStart{})
+	}
 	g.metadata.refresh(g.watched())
 	g.feed(ctx, rebalance.Start{})
 }
@@ -272,6 +267,8 @@ func (g *group) run(ctx actor.Context, effect rebalance.Effect) {
 	case rebalance.AssignPartitions:
 		g.shared.board.granted(g.member.LastEpoch())
 		g.assign(ctx, e)
+	case rebalance.MissPartitions:
+		g.missPartitions(e)
 	case rebalance.RevokePartitions:
 		g.revoke(ctx, e)
 	case rebalance.LosePartitions:

@@ -207,6 +207,7 @@ func (g *group) metadataAnswered(ctx actor.Context, m *metadataAnswered) {
 		return
 	}
 	v.failures = 0
+	g.shared.board.clusterReached()
 	g.praise(time.Now())
 	g.mergeMetadata(m.metadata)
 	var anew []string           // topics owned here that were made anew
@@ -243,7 +244,7 @@ func (g *group) nextRefresh() {
 		v.refresh(g.watched())
 		return
 	}
-	missing := g.leaderMissing()
+	missing := g.leaderMissing() || len(g.absent) > 0
 	for _, name := range g.shared.topicNames() {
 		t := v.topics[name]
 		missing = missing || t == nil || t.Err != nil

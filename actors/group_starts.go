@@ -46,6 +46,12 @@ func (g *group) requestStarts(ctx actor.Context) {
 		g.askPositions()
 		return
 	}
+	if g.shared.standalone != nil {
+		for tp := range q.waiting {
+			g.begin(ctx, tp, kafka.NoOffset)
+		}
+		return
+	}
 	counts := make(map[string]int)
 	for tp := range q.waiting {
 		if t := g.metadata.topics[tp.Topic]; t != nil && int(tp.Partition) < len(t.Partitions) {

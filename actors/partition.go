@@ -377,6 +377,7 @@ func (p *partition) offer(ctx actor.Context) {
 	if rewind := p.intake.rewind; rewind != nil { // what lies above is gone from the log, however finished it is
 		offset = min(offset, *rewind)
 	}
+	p.cell.finishedEpoch.Store(p.tracker.CommittableEpoch())
 	p.cell.finished.Store(offset)
 	p.look()
 	if p.committer == nil || p.orphaned || !p.machine.CanCommit() {

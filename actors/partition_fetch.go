@@ -119,6 +119,7 @@ func (p *partition) leaderKnown(ctx actor.Context, m *leaderKnown) {
 		in.alarm.stop() // what failed may have failed because of the old leader
 	}
 	in.fetcher, in.leader = m.fetcher, *m
+	p.cell.topicID.Store(&m.topicID)
 	in.wanting = false
 	if in.reset != nil {
 		p.lookUp(ctx)
@@ -280,8 +281,8 @@ func (p *partition) reposition(ctx actor.Context, offset int64, reason string, e
 	})
 	level := zap.WarnLevel
 	switch reason {
-	case rebalance.ReasonNoCommit, rebalance.ReasonNewPartition:
-		level = zap.InfoLevel // how every group starts
+	case rebalance.ReasonNoCommit, rebalance.ReasonNewPartition, rebalance.ReasonAssigned:
+		level = zap.InfoLevel // how every consumer starts
 	case rebalance.ReasonBeyondEnd:
 		level = zap.ErrorLevel // what was there is gone, or the offset is another log's
 	}

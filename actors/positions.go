@@ -136,6 +136,10 @@ func (g *group) positionsAnswered(ctx actor.Context, m *positionsAnswered) {
 		if !ok || offset < 0 {
 			offset = kafka.NoOffset
 		}
+		if g.shared.standalone != nil {
+			g.begin(ctx, tp, offset)
+			continue
+		}
 		// Each by itself: that another one has an offset says nothing of how old this partition is.
 		decisions := rebalance.DecideStarts(time.Now().UnixMilli(), tp.Topic,
 			map[int32]rebalance.Committed{tp.Partition: {Offset: offset, LeaderEpoch: kafka.NoLeaderEpoch}},

@@ -72,6 +72,7 @@ func (r *root) outcome(ctx actor.Context, o supervisor.Outcome) {
 	case supervisor.ChildFailed:
 		r.shared.observe(event.ActorRestarted{Member: r.shared.member(), Actor: o.Role, Restarts: o.Decision.Restarts, Err: reasonError(o.Reason)})
 		r.shared.logger.Error("group actor failed", zap.Error(reasonError(o.Reason)), zap.Int("restarts", o.Decision.Restarts))
+		r.shared.standalone.remember(r.shared.board.owned())
 		r.shared.board.ownNothing()
 		if r.shutdown != nil {
 			r.err = fmt.Errorf("%w: %w", ErrTreeFailed, reasonError(o.Reason))

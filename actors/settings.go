@@ -113,6 +113,9 @@ type Settings struct {
 	// BlockedAfter is after how long a partition whose committed offset stands still, although records beyond it are
 	// finished, is reported.
 	BlockedAfter time.Duration
+	// Standalone is what is read without a group; nil in a group. With it no setting of the group has a meaning, and Strategy
+	// is commit.Manual.
+	Standalone *rebalance.StandaloneConfig
 	// Positions says where partitions start when offsets are kept outside of Kafka; nil for the committed offsets.
 	Positions PositionsFunc
 	// Callbacks are told of partitions that come and go.

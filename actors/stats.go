@@ -14,7 +14,7 @@ type Stats struct {
 	Generation kafka.Generation
 	// State is the member's state, such as "ASSIGNED".
 	State string
-	// Coordinator is the link's state, such as "STABLE".
+	// Coordinator is the link's state, such as "STABLE"; without a group "DOWN".
 	Coordinator string
 	// Leader is true when this member leads the group (computes assignments).
 	Leader bool
@@ -35,6 +35,8 @@ type Stats struct {
 	EventsDropped uint64
 	// MissingTopics are the subscribed topics that do not exist, or may not be seen; they are joined when they appear.
 	MissingTopics []string
+	// MissingPartitions are those assigned without a group that their topics do not have; they are read when they appear.
+	MissingPartitions []kafka.TopicPartition
 	// Partitions has the partitions owned now, in order.
 	Partitions []PartitionStats
 }

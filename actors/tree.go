@@ -32,6 +32,8 @@ type shared struct {
 	pools map[*Registration]*pool
 	// workers counts the goroutines that talk to brokers.
 	workers workerCount
+	// standalone is nil in a group.
+	standalone *standalone
 	// topics maps every subscribed topic to its registration.
 	topics map[string]*Registration
 }
@@ -64,15 +66,22 @@ type closeReport struct {
 
 // SpawnTree starts a tree. The settings must be valid.
 func SpawnTree(settings Settings, deps Deps) *Tree {
-	deps.Logger = deps.Logger.With(zap.String("group", settings.GroupID))
+	if settings.Standalone == nil {
+		deps.Logger = deps.Logger.With(zap.String("group", settings.GroupID))
+	}
 	sys := newSystem(deps.Logger, deps.System)
 	s := &shared{
 		settings: settings, network: deps.Network, logger: deps.Logger, observe: deps.Observe, sys: sys,
 		gates: newGates(sys), slots: &slots{sys: sys, limit: settings.Concurrency},
 		memory: newMemory(sys, settings.MemoryBudget), board: newBoard(settings.GroupID),
-		session: newSession(sys, settings.SessionTimeout),
-		topics:  make(map[string]*Registration),
-		pools:   make(map[*Registration]*pool),
+		session:    newSession(sys, settings.SessionTimeout),
+		standalone: newStandalone(settings.Standalone),
+		topics:     make(map[string]*Registration),
+		pools:      make(map[*Registration]*pool),
+	}
+	if s.standalone != nil {
+		s.session.trust()
+		s.board.standalone = true
 	}
 	for i := range settings.Registrations {
 		if reg := &settings.Registrations[i]; reg.Order != OrderPartition {

@@ -6,6 +6,7 @@
 // give the same effects.
 //
 //	Member      the membership of one consumer in its group     UNJOINED ... JOINING ... ASSIGNED ... REVOKING ...
+//	Standalone  the same without a group, of what is assigned   UNJOINED, JOINING, ASSIGNING, ASSIGNED, LEAVING
 //	Partition   one partition under one assignment epoch        ASSIGNING, ASSIGNED, REVOKING, REVOKED
 //	Link        where the group's coordinator is                DOWN, INITIALIZED, DISCOVERING, STABLE
 //	Pulse       when to send a heartbeat, when the session ends IDLE, BEATING, LAPSED

@@ -6,7 +6,7 @@ import (
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
-// Effect is one thing the shell must do after [Member.Step], in the order given.
+// Effect is one thing the shell must do after [Member.Step] or [Standalone.Step], in the order given.
 //
 //sumtype:decl
 type Effect interface{ memberEffect() }
@@ -70,6 +70,10 @@ type LeaveGeneration struct{ Cause error }
 // AssignPartitions: start these partitions. Each answers with [PartitionStarted]. May be empty.
 type AssignPartitions struct{ Grants []Grant }
 
+// MissPartitions: these are assigned without a group, their topic is there and does not have them: look again soon. It comes
+// when they are others than before; empty means that all are there.
+type MissPartitions struct{ Partitions []kafka.TopicPartition }
+
 // RevokePartitions: drain, commit, fence and let go of these. Each answers with [PartitionReleased].
 // At DrainUntil handlers are no longer waited for; at Deadline the final commit neither.
 type RevokePartitions struct {
@@ -115,6 +119,7 @@ func (ResumeCommits) memberEffect()    {}
 func (EnterGeneration) memberEffect()  {}
 func (LeaveGeneration) memberEffect()  {}
 func (AssignPartitions) memberEffect() {}
+func (MissPartitions) memberEffect()   {}
 func (RevokePartitions) memberEffect() {}
 func (LosePartitions) memberEffect()   {}
 func (Left) memberEffect()             {}

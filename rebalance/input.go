@@ -6,7 +6,7 @@ import (
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
-// Input is one thing that happened, given to [Member.Step].
+// Input is one thing that happened, given to [Member.Step] or [Standalone.Step].
 //
 //sumtype:decl
 type Input interface{ memberInput() }

@@ -12,7 +12,7 @@ const (
 	// StateJoining: a JoinGroup is under way or waits for its next try. Under an eager assignor the member owns nothing
 	// (lost partitions may still be on their way out); under a cooperative one it goes on with what it has, and its commits
 	// wait. Entered from UNJOINED, from REVOKED, and from SYNCING when the
-	// generation is gone. Left when the coordinator answers.
+	// generation is gone. Left when the coordinator answers. Without a group: the first answer about the topics is waited for.
 	StateJoining
 	// StateSyncing: JoinGroup was answered; the group leader asks for partition counts and assigns; a SyncGroup is under way
 	// or waits for its next try. Left when SyncGroup is answered.

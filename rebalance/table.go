@@ -35,15 +35,23 @@ func (m moves[S]) mermaid() string {
 		for _, to := range row {
 			fmt.Fprintf(&b, "    %s --> %s\n", S(from), to)
 		}
-		if len(row) == 0 {
+		if len(row) == 0 && m.reaches(S(from)) {
 			fmt.Fprintf(&b, "    %s --> [*]\n", S(from))
 		}
 	}
 	return b.String()
 }
 
+// reaches reports whether any row leads to a state: a table may be one of a part of the states.
+func (m moves[S]) reaches(state S) bool {
+	return slices.ContainsFunc(m, func(row []S) bool { return slices.Contains(row, state) })
+}
+
 // MemberChart returns the member's legal moves as a mermaid state chart.
 func MemberChart() string { return memberMoves.mermaid() }
+
+// StandaloneChart returns the legal moves of a consumer without a group as a mermaid state chart.
+func StandaloneChart() string { return standaloneMoves.mermaid() }
 
 // PartitionChart returns a partition's legal moves as a mermaid state chart.
 func PartitionChart() string { return partitionMoves.mermaid() }

@@ -59,6 +59,18 @@ const (
     STABLE --> DOWN
     STABLE --> DISCOVERING
 `
+	wantStandaloneChart = `stateDiagram-v2
+    [*] --> UNJOINED
+    UNJOINED --> JOINING
+    UNJOINED --> LEAVING
+    JOINING --> ASSIGNING
+    JOINING --> LEAVING
+    ASSIGNING --> ASSIGNED
+    ASSIGNING --> LEAVING
+    ASSIGNED --> ASSIGNING
+    ASSIGNED --> LEAVING
+    LEAVING --> UNJOINED
+`
 	wantPulseChart = `stateDiagram-v2
     [*] --> IDLE
     IDLE --> BEATING
@@ -71,10 +83,11 @@ const (
 
 func TestLegalMovesAreAsDecided(t *testing.T) {
 	for name, pair := range map[string][2]string{
-		"member":    {MemberChart(), wantMemberChart},
-		"partition": {PartitionChart(), wantPartitionChart},
-		"link":      {LinkChart(), wantLinkChart},
-		"pulse":     {PulseChart(), wantPulseChart},
+		"member":      {MemberChart(), wantMemberChart},
+		"stand-alone": {StandaloneChart(), wantStandaloneChart},
+		"partition":   {PartitionChart(), wantPartitionChart},
+		"link":        {LinkChart(), wantLinkChart},
+		"pulse":       {PulseChart(), wantPulseChart},
 	} {
 		if pair[0] != pair[1] {
 			t.Errorf("%s chart\n%s\nwant\n%s", name, pair[0], pair[1])

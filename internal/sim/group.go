@@ -255,6 +255,7 @@ func (g *groupShell) run(effect rebalance.Effect) {
 		g.revoke(e)
 	case rebalance.LosePartitions:
 		g.lose(e)
+	case rebalance.MissPartitions: // a consumer without a group
 	case rebalance.Left:
 		g.w.check.left(p, e.Err)
 		p.finish()

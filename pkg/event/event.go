@@ -63,6 +63,13 @@ type TopicMissing struct {
 	Err    error
 }
 
+// PartitionMissing: a partition that was assigned without a group does not exist although its topic does. It is read when
+// it appears.
+type PartitionMissing struct {
+	Member         Member
+	TopicPartition kafka.TopicPartition
+}
+
 // TopicChanged: a subscribed topic appeared, grew or was made anew.
 type TopicChanged struct {
 	Member             Member
@@ -303,6 +310,9 @@ func (ConnectFailed) Name() string { return "connect_failed" }
 // Name returns "topic_missing".
 func (TopicMissing) Name() string { return "topic_missing" }
 
+// Name returns "partition_missing".
+func (PartitionMissing) Name() string { return "partition_missing" }
+
 // Name returns "topic_changed".
 func (TopicChanged) Name() string { return "topic_changed" }
 
@@ -376,6 +386,7 @@ func (MemberMoved) event()        {}
 func (CoordinatorMoved) event()   {}
 func (ConnectFailed) event()      {}
 func (TopicMissing) event()       {}
+func (PartitionMissing) event()   {}
 func (TopicChanged) event()       {}
 func (PartitionsAssigned) event() {}
 func (PartitionsRevoked) event()  {}

@@ -1,0 +1,131 @@
+package actors
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
+
+	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
+)
+
+// membership decides what this consumer owns: *rebalance.Member in a group, *rebalance.Standalone without one. The group
+// actor steps it and runs its effects; what the effects do is the same for both.
+type membership interface {
+	Step(now time.Time, in rebalance.Input) ([]rebalance.Effect, error)
+	Deadline() (time.Time, bool)
+	State() rebalance.State
+	LastEpoch() kafka.AssignmentEpoch
+}
+
+// newMembership returns the machine of this incarnation of the group actor.
+func (g *group) newMembership() membership {
+	if alone := g.shared.standalone; alone != nil {
+		alone.machine = alone.machine.Successor()
+		return alone.machine
+	}
+	s := &g.shared.settings
+	memberID, lastEpoch := g.shared.board.identity()
+	member, err := rebalance.NewMember(rebalance.MemberConfig{
+		MemberID: memberID, LastEpoch: lastEpoch,
+		GroupID: s.GroupID, GroupInstanceID: s.GroupInstanceID, Topics: g.shared.topicNames(), Assignors: s.Assignors, Rack: s.Rack,
+		SessionTimeout: s.SessionTimeout, RebalanceTimeout: s.RebalanceTimeout, HeartbeatInterval: s.HeartbeatInterval,
+		DrainTimeout: s.DrainTimeout, BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, Seed: s.Seed,
+	})
+	if err != nil {
+		panic(err)
+	}
+	return member
+}
+
+// standalone is what a consumer without a group keeps beyond the life of its group actor: in a group, the coordinator would
+// know it. The group actor and root use it, one after the other.
+type standalone struct {
+	machine *rebalance.Standalone
+	// progress is how far partitions had come when a group actor died.
+	progress map[kafka.TopicPartition]progress
+}
+
+// progress is a partition's first offset that is not finished, with its leader epoch and the topic's incarnation.
+type progress struct {
+	offset      int64
+	leaderEpoch int32
+	topicID     kafka.TopicID
+}
+
+func newStandalone(config *rebalance.StandaloneConfig) *standalone {
+	if config == nil {
+		return nil
+	}
+	machine, err := rebalance.NewStandalone(*config)
+	if err != nil {
+		panic(err) // the settings are checked
+	}
+	return &standalone{machine: machine, progress: make(map[kafka.TopicPartition]progress)}
+}
+
+// remember keeps how far partitions have come whose group actor is dead. Handlers that still run may finish more: that comes
+// again, as in a group.
+func (s *standalone) remember(cells []*cell) {
+	if s == nil {
+		return
+	}
+	for _, c := range cells {
+		if reached, begun := c.progress(); begun {
+			s.progress[c.tp] = reached
+		}
+	}
+}
+
+// progress returns how far the partition has come, and false when it has not begun under this epoch.
+func (c *cell) progress() (progress, bool) {
+	// Written in the other order: an epoch that is newer than the offset's says less, one that is older would look like a
+	// truncation.
+	reached := progress{offset: c.finished.Load()}
+	reached.leaderEpoch = c.finishedEpoch.Load()
+	if id := c.topicID.Load(); id != nil {
+		reached.topicID = *id
+	}
+	return reached, reached.offset >= 0
+}
+
+// begin decides where a partition begins without a group. stored is the offset kept for it outside of Kafka, kafka.NoOffset
+// for none.
+func (g *group) begin(ctx actor.Context, tp kafka.TopicPartition, stored int64) {
+	alone, p := g.shared.standalone, g.parts[tp]
+	if p == nil {
+		g.starts.remove(tp)
+		return
+	}
+	known := rebalance.Reached{Stored: stored, Finished: kafka.NoOffset, LeaderEpoch: kafka.NoLeaderEpoch}
+	before, begun := p.cell.progress() // its actor has failed
+	if !begun {
+		before, begun = alone.progress[tp]
+	}
+	if begun {
+		known.Finished, known.LeaderEpoch = before.offset, before.leaderEpoch
+		t := g.metadata.topics[tp.Topic]
+		known.Anew = t != nil && !t.ID.IsZero() && !before.topicID.IsZero() && t.ID != before.topicID
+	}
+	g.decided(ctx, tp, alone.machine.Begin(time.Now().UnixMilli(), tp, known), CommittedOffset{Offset: kafka.NoOffset, LeaderEpoch: kafka.NoLeaderEpoch})
+}
+
+// missPartitions tells of assigned partitions that their topic does not have. They are looked for as missing topics are.
+func (g *group) missPartitions(e rebalance.MissPartitions) {
+	for _, tp := range e.Partitions {
+		if slices.Contains(g.absent, tp) {
+			continue
+		}
+		g.shared.observe(event.PartitionMissing{Member: g.shared.member(), TopicPartition: tp})
+		g.shared.logger.Warn("partition is missing", zap.String("topic", tp.Topic), zap.Int32("partition", tp.Partition))
+	}
+	g.absent = e.Partitions
+	g.shared.board.absentees(e.Partitions)
+}
+
+// trust keeps the session from ever being over: without a group there is no membership that could be lost.
+func (s *session) trust() { s.until.Store(math.MaxInt64) }
