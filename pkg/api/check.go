@@ -65,10 +65,10 @@ func broken(rules []rule) []Problem {
 
 // checkConfig returns all that is wrong with a configuration. given is the user's and tells what was left to its default,
 // c is the same with the defaults filled in, sound is what the bounds that depend on other fields are taken from. None is
-// changed. A default that gives way is not blamed for what it has to give way to.
-func checkConfig(given, c, sound *Config) []Problem {
+// changed. A default that gives way is not blamed for what it has to give way to. inGroup is false beside Assign.
+func checkConfig(given, c, sound *Config, inGroup bool) []Problem {
 	problems := checkBrokers(c.Brokers)
-	problems = append(problems, broken(nameRules(c))...)
+	problems = append(problems, broken(nameRules(c, inGroup))...)
 	problems = append(problems, broken(timeRules(given, c, sound))...)
 	problems = append(problems, checkAssignors(c.Assignors)...)
 	problems = append(problems, broken(choiceRules(c))...)
@@ -129,10 +129,10 @@ func isHostPort(addr string) bool {
 	return err == nil && number > 0
 }
 
-func nameRules(c *Config) []rule {
+func nameRules(c *Config, inGroup bool) []rule {
 	short := fmt.Sprintf("at most %d bytes", maxProtocolString)
 	return []rule{
-		{"GroupID", c.GroupID, c.GroupID != "", "a name"},
+		{"GroupID", c.GroupID, c.GroupID != "" || !inGroup, "a name, or Assign to read partitions without a group"},
 		{"GroupID", c.GroupID, len(c.GroupID) <= maxProtocolString, short},
 		{"GroupInstanceID", c.GroupInstanceID, c.GroupInstanceID == "" || isTopicName(c.GroupInstanceID), topicNameWant},
 		{"ClientID", c.ClientID, len(c.ClientID) <= maxProtocolString, short},

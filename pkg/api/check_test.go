@@ -66,7 +66,7 @@ func TestEachRuleOfConfigNamesFieldValueAndBound(t *testing.T) {
 		{"a list in one string", func(c *Config) { c.Brokers = []string{"a:1,b:2"} }, Problem{"Brokers[0]", `"a:1,b:2"`, "host:port, the port from 1 to 65535"}},
 		{"a URL", func(c *Config) { c.Brokers = []string{"tcp://a:1"} }, Problem{"Brokers[0]", `"tcp://a:1"`, "host:port, the port from 1 to 65535"}},
 		{"a space", func(c *Config) { c.Brokers = []string{" a:1"} }, Problem{"Brokers[0]", `" a:1"`, "host:port, the port from 1 to 65535"}},
-		{"no group", func(c *Config) { c.GroupID = "" }, Problem{"GroupID", `""`, "a name"}},
+		{"no group", func(c *Config) { c.GroupID = "" }, Problem{"GroupID", `""`, "a name, or Assign to read partitions without a group"}},
 		{"group too long", func(c *Config) { c.GroupID = name }, Problem{"GroupID", cut, "at most 32767 bytes"}},
 		{"instance id", func(c *Config) { c.GroupInstanceID = "a b" }, Problem{"GroupInstanceID", `"a b"`, topicNameWant}},
 		{"client id", func(c *Config) { c.ClientID = name }, Problem{"ClientID", cut, "at most 32767 bytes"}},

@@ -53,7 +53,9 @@ type Config struct {
 	// the cluster is learned from them.
 	Brokers []string
 	// GroupID names the consumer group (group.id). Not empty; no default. Everything that is started with the same GroupID
-	// shares the topics' partitions.
+	// shares the topics' partitions. Beside [Assign] there is no group: then it is empty, and so is all that has a meaning in a
+	// group only (GroupInstanceID, SessionTimeout, HeartbeatInterval, RebalanceTimeout, DrainTimeout, Assignors,
+	// CommitStrategy, OffsetMap).
 	GroupID string
 	// GroupInstanceID makes this a static member (group.instance.id, KIP-345): it may restart within SessionTimeout
 	// without a rebalance, and does not leave the group on Close. Default empty: a dynamic member. It must be unique in the

@@ -12,7 +12,7 @@ import (
 // observerGrace is how long Close waits for an observer to take the last events.
 const observerGrace = 250 * time.Millisecond
 
-// Consumer is a running member of a consumer group. All methods are safe from any goroutine, at any time.
+// Consumer is a running member of a consumer group, or one that reads what it is assigned ([Assign]). All methods are safe from any goroutine, at any time.
 type Consumer struct {
 	tree     *actors.Tree
 	observer *observer // nil without one
@@ -102,7 +102,8 @@ func (c *Consumer) Done() <-chan struct{} { return c.tree.Done() }
 // under supervisor.StopAll is a *actors.HandlerError.
 func (c *Consumer) Err() error { return c.tree.Err() }
 
-// WaitJoined waits until the member has its first assignment, which may be empty, and returns nil from then on.
+// WaitJoined waits until the member has its first assignment, which may be empty, and returns nil from then on. Beside
+// [Assign] that is when the partitions that exist know where they begin.
 //
 // It returns early, with the typed error, when no broker can be reached or the group refuses the member. Each such reason
 // is returned once: a further call waits until the member has joined or there is a newer reason, so that a loop around
@@ -120,6 +121,7 @@ func (c *Consumer) WaitJoined(ctx context.Context) error { return c.tree.WaitJoi
 // Healthy returns nil while the member is in the group, its heartbeats are answered and no partition is stuck; else an
 // error that wraps actors.ErrNotHealthy and says what is wrong. It waits for nothing and suits a liveness probe; for a
 // readiness probe see WaitJoined. A stuck partition is one that is paused (its restart budget is spent) or cannot be read.
+// Beside [Assign], where there are no heartbeats, it is the brokers' answers about the topics that must come.
 //
 // A handler that does not return is not seen, since nobody but you knows how long one may take: watch
 // Stats().Partitions[i].HandlerSince, which is when the running delivery began. Nor is a missing topic.

@@ -26,6 +26,6 @@ func (c *Consumer) Resume(ctx context.Context, partitions ...kafka.TopicPartitio
 
 // Commit commits what is finished now, of every partition owned, without waiting for the commit strategy, and returns when
 // the coordinator has confirmed it, or ctx or Config.CloseTimeout has ended. With nothing to commit, or under
-// commit.Manual(), it returns nil at once. The error is a *commit.FlushError of one of the partitions that failed. What it
+// commit.Manual(), or beside [Assign], it returns nil at once. The error is a *commit.FlushError of one of the partitions that failed. What it
 // could not commit stays due.
 func (c *Consumer) Commit(ctx context.Context) error { return c.tree.Commit(ctx) }

@@ -43,6 +43,12 @@
 //   - When a partition moves to another member, its handler may finish within Config.DrainTimeout, what it finished is
 //     committed, and only then the partition is let go.
 //
+// # Without a group
+//
+// A consumer that is given [Assign] or [AssignTopic] in place of Config.GroupID reads those partitions on its own, each from an
+// offset, the beginning, the end, or a time: to replay, to audit, to fill a cache. Handlers and all else are the same, but nothing
+// is shared with others and nothing is committed; [WithPositions] says where to go on when that is kept elsewhere.
+//
 // # How it ends
 //
 // [Consumer.Close], the end of Spawn's context, and a failure for good all end in the same way: [Consumer.Done] is closed

@@ -14,7 +14,7 @@ import (
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
-// Part is what [Spawn] takes after the Config: a [Registration] or an [Option], in any order.
+// Part is what [Spawn] takes after the Config: a [Registration], an [Option], or an [Assign], in any order.
 type Part interface{ addTo(*parts) }
 
 // Option attaches something to a consumer. Of an option given twice the last one holds.
@@ -40,6 +40,7 @@ type parts struct {
 	poison        bool
 	callbacks     actors.Callbacks
 	positions     actors.PositionsFunc
+	assigned      *assigned // nil in a group
 	dial          func(ctx context.Context, network, addr string) (net.Conn, error)
 	problems      []Problem
 }
@@ -131,7 +132,8 @@ func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, 
 // WithPositions keeps the offsets outside of Kafka: positions is asked where the partitions start that were assigned, and
 // returns for each the next offset to read; one that is missing starts by the reset policy. It is called from a goroutine
 // of its own, may block until ctx ends, and is asked again, after a backoff, when it returns an error or panics. Use it with
-// CommitStrategy commit.Manual(), or the group's offsets are committed all the same.
+// CommitStrategy commit.Manual(), or the group's offsets are committed all the same. Beside [Assign], where nothing is ever
+// committed, one that is missing starts where it is assigned.
 func WithPositions(positions func(ctx context.Context, partitions []kafka.TopicPartition) (map[kafka.TopicPartition]int64, error)) Option {
 	return optionFunc(func(p *parts) {
 		p.wantFunction("WithPositions", positions == nil)

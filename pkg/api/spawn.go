@@ -15,6 +15,7 @@ import (
 	"github.com/troupego/troupe/actors"
 	"github.com/troupego/troupe/internal/wire"
 	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/rebalance"
 	"github.com/troupego/troupe/supervisor"
 )
 
@@ -76,8 +77,16 @@ func Resolve(config Config, parts ...Part) (actors.Settings, error) {
 
 // plan checks everything and makes the tree's settings and its network, which does not dial yet.
 func plan(given Config, p *parts) (actors.Settings, *wire.Network, error) {
+	var problems []Problem
+	var standalone *rebalance.StandaloneConfig
+	if p.assigned != nil {
+		var more []Problem
+		given, problems = given.ungrouped()
+		standalone, more = p.assigned.standalone(p)
+		problems = append(problems, more...)
+	}
 	c, sound := given.withDefaults(), given.sound()
-	problems := checkConfig(&given, &c, &sound)
+	problems = append(problems, checkConfig(&given, &c, &sound, standalone == nil)...)
 	if len(p.registrations) == 0 {
 		problems = append(problems, Problem{Field: "registrations", Want: "at least one Handle, HandleBatch, HandleAsync or HandleActor"})
 	}
@@ -89,7 +98,7 @@ func plan(given Config, p *parts) (actors.Settings, *wire.Network, error) {
 		problems = append(problems, r.check(&sound, seen)...)
 		settings.Registrations = append(settings.Registrations, r.resolve(&c, report))
 	}
-	settings.Positions, settings.Callbacks = p.positions, p.callbacks
+	settings.Positions, settings.Callbacks, settings.Standalone = p.positions, p.callbacks, standalone
 	problems = append(problems, p.problems...)
 	network, found := connect(&c, p)
 	if problems = append(problems, found...); len(problems) > 0 {
