@@ -3,6 +3,7 @@ package actors
 import (
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -43,9 +44,12 @@ func (g *group) newMembership() membership {
 }
 
 // standalone is what a consumer without a group keeps beyond the life of its group actor: in a group, the coordinator would
-// know it. The group actor and root use it, one after the other.
+// know it.
 type standalone struct {
+	// machine is the group actor's.
 	machine *rebalance.Standalone
+
+	mu sync.Mutex
 	// progress is how far partitions had come when a group actor died.
 	progress map[kafka.TopicPartition]progress
 }
@@ -74,11 +78,20 @@ func (s *standalone) remember(cells []*cell) {
 	if s == nil {
 		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, c := range cells {
 		if reached, begun := c.progress(); begun {
 			s.progress[c.tp] = reached
 		}
 	}
+}
+
+func (s *standalone) remembered(tp kafka.TopicPartition) (progress, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, ok := s.progress[tp]
+	return before, ok
 }
 
 // progress returns how far the partition has come, and false when it has not begun under this epoch.
@@ -104,7 +117,7 @@ func (g *group) begin(ctx actor.Context, tp kafka.TopicPartition, stored int64) 
 	known := rebalance.Reached{Stored: stored, Finished: kafka.NoOffset, LeaderEpoch: kafka.NoLeaderEpoch}
 	before, begun := p.cell.progress() // its actor has failed
 	if !begun {
-		before, begun = alone.progress[tp]
+		before, begun = alone.remembered(tp)
 	}
 	if begun {
 		known.Finished, known.LeaderEpoch = before.offset, before.leaderEpoch

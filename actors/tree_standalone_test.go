@@ -122,7 +122,9 @@ func TestStandalone_ATopicMadeAnewIsReadFromItsBeginning(t *testing.T) {
 	inStandalone(t, rebalance.StartAtOffset(6), func(w *treeWorld) {
 		w.settings.MetadataMaxAge = 5 * time.Second
 		stored := map[kafka.TopicPartition]int64{at(0): 8}
-		w.settings.Positions = func(context.Context, []kafka.TopicPartition) (map[kafka.TopicPartition]int64, error) { return stored, nil }
+		w.settings.Positions = func(context.Context, []kafka.TopicPartition) (map[kafka.TopicPartition]int64, error) {
+			return stored, nil
+		}
 		w.c.topic("orders", 2, 10)
 		w.start()
 		w.sleep(2 * time.Second)

@@ -20,6 +20,7 @@ type Event interface {
 
 // Member says which member of which group an event concerns.
 type Member struct {
+	// GroupID is empty without a group, and so is the rest.
 	GroupID string
 	// MemberID is empty before the coordinator gave one.
 	MemberID string
