@@ -358,7 +358,7 @@ func (b *board) waitJoined(ctx context.Context, done <-chan struct{}, ended func
 func (b *board) ownNothing() {
 	b.change(func() {
 		b.generation, b.state, b.leader = kafka.NoGeneration, rebalance.StateUnjoined, false
-		b.cells = make(map[kafka.TopicPartition]*cell)
+		b.cells, b.absent = make(map[kafka.TopicPartition]*cell), nil
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,7 +104,10 @@ func TestStandalone_AMissingTopicAndAMissingPartitionAreWaitedForAndSaid(t *test
 		w.sleep(5 * time.Second)
 		assert.Equal(t, upTo(0, 10), w.offsets(at(0)))
 		assert.Equal(t, []kafka.TopicPartition{at(2)}, w.tree.Stats().MissingPartitions)
-		if missing := eventsOf[event.PartitionMissing](w); assert.Len(t, missing, 1) {
+		w.kill(groupKey)
+		w.sleep(5 * time.Second)
+		assert.Equal(t, []kafka.TopicPartition{at(2)}, w.tree.Stats().MissingPartitions)
+		if missing := eventsOf[event.PartitionMissing](w); assert.Len(t, missing, 2, "once by each group actor") {
 			assert.Equal(t, at(2), missing[0].TopicPartition)
 		}
 		w.c.with(func() {
@@ -241,9 +245,10 @@ func TestStandalone_AFailingHandlerIsSupervisedAndMayEndTheConsumer(t *testing.T
 func TestStandalone_WithoutBrokersItSaysWhyAndEndsInTime(t *testing.T) {
 	inStandalone(t, rebalance.StartPosition{}, func(w *treeWorld) {
 		w.c.topic("orders", 1, 5)
-		down := true
+		var down atomic.Bool
+		down.Store(true)
 		w.c.hook("Metadata", func(context.Context) error {
-			if down {
+			if down.Load() {
 				return errTest
 			}
 			return nil
@@ -252,11 +257,11 @@ func TestStandalone_WithoutBrokersItSaysWhyAndEndsInTime(t *testing.T) {
 		assert.ErrorIs(t, w.tree.WaitJoined(context.Background()), errTest)
 		assert.ErrorIs(t, w.tree.Healthy(), errTest)
 		assert.Equal(t, "JOINING", w.state())
-		down = false
+		down.Store(false)
 		w.sleep(5 * time.Second)
 		assert.NoError(t, w.tree.WaitJoined(context.Background()))
 		assert.NoError(t, w.tree.Healthy())
-		down = true
+		down.Store(true)
 		w.sleep(2 * time.Minute)
 		assert.ErrorIs(t, w.tree.Healthy(), errTest, "brokers that are gone later")
 		started := time.Now()

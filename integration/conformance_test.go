@@ -22,6 +22,7 @@ var rules = []struct {
 	{"ANewPartitionStartsAtItsBeginning", newPartitionStartsAtItsBeginning, true},
 	{"ALateAckIsStale", lateAckIsStale, false},
 	{"AnUnknownTopicIsJoinedWhenItAppears", unknownTopic, true},
+	{"WithoutAGroupPartitionsBeginWhereTheyAreAssigned", withoutAGroupWhereAssigned, true},
 	{"ACloseIsBoundedByItsContext", closeIsBounded, false},
 	{"ABombStopsItsPartitionOnly", bombStopsItsPartitionOnly, false},
 	{"HolesAndFailures/PartitionOrder/Handle", holesAndFailures(inPartitionOrder, recordKind), false},

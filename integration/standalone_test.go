@@ -104,6 +104,36 @@ func TestStandaloneEachPartitionBeginsWhereItIsAssigned(t *testing.T) {
 	})
 }
 
+// withoutAGroupWhereAssigned is the rule for every broker, old and secured ones included.
+func withoutAGroupWhereAssigned(t *testing.T, b broker) {
+	topic, l := unique(t, "topic"), newLedger()
+	b.CreateTopic(t, topic, 4)
+	fill(t, b, topic, 4, 10)
+	kept := &store{next: map[kafka.TopicPartition]int64{}}
+	parts := []api.Part{
+		api.Handle(topic, l.watch("a", kept.handle)), api.WithPositions(kept.positions),
+		api.Assign(assignment(topic, 0, rebalance.StartPosition{}), assignment(topic, 1, rebalance.StartAtOffset(4)),
+			assignment(topic, 2, rebalance.StartBy(rebalance.ResetLatest))),
+	}
+	m := spawn(t, aloneConfig(b), parts...)
+	m.joined(t)
+	m.allHandledIn(t, patience, l, 10+6)
+	eventually(t, patience, "the end is known", func() bool { return len(told[event.PositionReset](m)) == 2 })
+	fill(t, b, topic, 4, 5)
+	m.allHandledIn(t, patience, l, 16+15)
+	m.mustClose(t)
+	fill(t, b, topic, 4, 5)
+	m = spawn(t, aloneConfig(b), parts...)
+	m.allHandledIn(t, patience, l, 16+15+15)
+	m.mustClose(t)
+	require.Empty(t, l.repeated())
+	for p, first := range []int64{0, 4, 10} {
+		require.Equal(t, first, l.offsets(at(topic, int32(p)))[0], "partition %d", p)
+	}
+	l.inOrder(t, tps(topic, 0, 1, 2)...)
+	require.Empty(t, l.of(at(topic, 3)), "it is not assigned")
+}
+
 // Every engine with every kind of handler, under handlers that fail in every way, on a log with holes.
 func TestStandaloneHoldsInEveryEngine(t *testing.T) {
 	withoutAGroup(t, func(t *testing.T, b broker) {
