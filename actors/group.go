@@ -59,12 +59,13 @@ type group struct {
 	syncSent     time.Time
 	praised      time.Time
 	releaseAlarm alarm
+	closing      bool
+	finishing    bool
+	err          error
+	report       closeReport
+
 	// absent are partitions assigned without a group that their topic does not have.
-	absent    []kafka.TopicPartition
-	closing   bool
-	finishing bool
-	err       error
-	report    closeReport
+	absent []kafka.TopicPartition
 }
 
 // need is work that waits for the coordinator.
@@ -151,6 +152,21 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 	case *keyReturned:
 		g.keyReturned(ctx, m)
 	}
+}
+
+func (g *group) newMember() *rebalance.Member {
+	s := g.shared.settings
+	memberID, lastEpoch := g.shared.board.identity()
+	member, err := rebalance.NewMember(rebalance.MemberConfig{
+		MemberID: memberID, LastEpoch: lastEpoch,
+		GroupID: s.GroupID, GroupInstanceID: s.GroupInstanceID, Topics: g.shared.topicNames(), Assignors: s.Assignors, Rack: s.Rack,
+		SessionTimeout: s.SessionTimeout, RebalanceTimeout: s.RebalanceTimeout, HeartbeatInterval: s.HeartbeatInterval,
+		DrainTimeout: s.DrainTimeout, BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, Seed: s.Seed,
+	})
+	if err != nil {
+		panic(err)
+	}
+	return member
 }
 
 func (g *group) start(ctx actor.Context) {
@@ -440,23 +456,6 @@ func (g *group) outcome(ctx actor.Context, o supervisor.Outcome) {
 	case supervisor.ChildStopped:
 		g.childStopped(ctx, o.Key)
 		g.finished(ctx)
-	}
-}
-
-// praiseAfter is how long the tree's own actors must have been well for their backoff to start over.
-const praiseAfter = 30 * time.Second
-
-// praise tells the supervisor, now and then, that the children that are there do their work: their next failure is a first
-// one again. The budget over the window stays.
-func (g *group) praise(now time.Time) {
-	if now.Sub(g.praised) < praiseAfter {
-		return
-	}
-	g.praised = now
-	for _, key := range g.Keys() {
-		if g.Lookup(key) != nil {
-			g.Succeed(key, now)
-		}
 	}
 }
 

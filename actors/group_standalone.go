@@ -29,18 +29,7 @@ func (g *group) newMembership() membership {
 		alone.machine = alone.machine.Successor()
 		return alone.machine
 	}
-	s := &g.shared.settings
-	memberID, lastEpoch := g.shared.board.identity()
-	member, err := rebalance.NewMember(rebalance.MemberConfig{
-		MemberID: memberID, LastEpoch: lastEpoch,
-		GroupID: s.GroupID, GroupInstanceID: s.GroupInstanceID, Topics: g.shared.topicNames(), Assignors: s.Assignors, Rack: s.Rack,
-		SessionTimeout: s.SessionTimeout, RebalanceTimeout: s.RebalanceTimeout, HeartbeatInterval: s.HeartbeatInterval,
-		DrainTimeout: s.DrainTimeout, BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, Seed: s.Seed,
-	})
-	if err != nil {
-		panic(err)
-	}
-	return member
+	return g.newMember()
 }
 
 // standalone is what a consumer without a group keeps beyond the life of its group actor: in a group, the coordinator would

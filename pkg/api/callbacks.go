@@ -10,7 +10,9 @@ import (
 
 // Callbacks tell a program of the partitions that come and go; each function may be nil. They run in goroutines of their
 // own, one at a time and in order. Heartbeats, the network and the partitions that stay never wait for them. An error, a
-// panic, or not returning in time is an event.CallbackFailed, and the member goes on. (Java: ConsumerRebalanceListener.)
+// panic, or not returning in time is an event.CallbackFailed, and the member goes on. Beside [Assign], OnAssigned is called when
+// partitions appear, OnRevoking and OnRevoked by Close alone, and OnLost for a topic that was made anew. (Java:
+// ConsumerRebalanceListener.)
 type Callbacks struct {
 	// OnAssigned is called with the partitions that are new; nothing of them is delivered before it returns. ctx ends after
 	// Timeout, or when they are to be given up again.

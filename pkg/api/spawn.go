@@ -19,10 +19,10 @@ import (
 	"github.com/troupego/troupe/supervisor"
 )
 
-// Spawn starts a consumer: one member of the group, as one tree of actors. It returns at once, without waiting for a
-// broker; Consumer.WaitJoined waits. The error is a *[ConfigError] with everything that is wrong at once, and then nothing
-// was started. Brokers that are not there are tried for as long as the consumer lives; a refusal by the group that no
-// further try can mend ends it, see [Consumer.WaitJoined].
+// Spawn starts a consumer: one member of the group, or a reader of what it is assigned ([Assign]), as one tree of actors. It
+// returns at once, without waiting for a broker; Consumer.WaitJoined waits. The error is a *[ConfigError] with everything that
+// is wrong at once, and then nothing was started. Brokers that are not there are tried for as long as the consumer lives; a
+// refusal by the group that no further try can mend ends it, see [Consumer.WaitJoined].
 //
 // When ctx ends the consumer drains, commits and leaves, as by Consumer.Close within Config.CloseTimeout. Handlers'
 // contexts do not descend from ctx.
