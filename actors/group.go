@@ -154,6 +154,7 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 	}
 }
 
+// newMember returns the member of this incarnation of the group actor.
 func (g *group) newMember() *rebalance.Member {
 	s := g.shared.settings
 	memberID, lastEpoch := g.shared.board.identity()
