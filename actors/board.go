@@ -35,6 +35,7 @@ type board struct {
 	lastEpoch     kafka.AssignmentEpoch
 	cells         map[kafka.TopicPartition]*cell
 	missingTopics []string
+	subscription  []string
 	joined        bool
 	// trouble is why the member cannot join; troubles numbers them, told is the last one that WaitJoined returned.
 	trouble        error
@@ -201,6 +202,12 @@ func (b *board) missing(topics []string) {
 	b.missingTopics = topics
 }
 
+func (b *board) subscribed(topics []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subscription = topics
+}
+
 // beat notes the last answered heartbeat by the time it was sent.
 func (b *board) beat(sent time.Time) {
 	b.mu.Lock()
@@ -247,6 +254,7 @@ func (b *board) stats() Stats {
 		Leader: b.leader, LastHeartbeat: b.lastHeartbeat, Rebalances: b.rebalances,
 		StaleAcks: b.acks.stale.Load(), RepeatedAcks: b.acks.repeated.Load(), ForeignAcks: b.acks.foreign.Load(),
 		StaleMessages: b.staleMessages.Load(), MissingTopics: slices.Clone(b.missingTopics),
+		Subscription: slices.Clone(b.subscription),
 	}
 	for _, c := range b.sortedCells() {
 		s.Partitions = append(s.Partitions, c.stats())

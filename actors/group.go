@@ -63,6 +63,9 @@ type group struct {
 	finishing    bool
 	err          error
 	report       closeReport
+
+	// subscription is what the member asks for, in order.
+	subscription []string
 }
 
 // need is work that waits for the coordinator.
@@ -148,6 +151,8 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 		g.callbackDone(ctx, m)
 	case *keyReturned:
 		g.keyReturned(ctx, m)
+	case *rejoinWanted:
+		g.rejoinWanted(ctx, m)
 	}
 }
 
@@ -157,7 +162,7 @@ func (g *group) start(ctx actor.Context) {
 	memberID, lastEpoch := g.shared.board.identity()
 	member, err := rebalance.NewMember(rebalance.MemberConfig{
 		MemberID: memberID, LastEpoch: lastEpoch,
-		GroupID: s.GroupID, GroupInstanceID: s.GroupInstanceID, Topics: g.shared.topicNames(), Assignors: s.Assignors, Rack: s.Rack,
+		GroupID: s.GroupID, GroupInstanceID: s.GroupInstanceID, Topics: g.firstTopics(), Assignors: s.Assignors, Rack: s.Rack,
 		SessionTimeout: s.SessionTimeout, RebalanceTimeout: s.RebalanceTimeout, HeartbeatInterval: s.HeartbeatInterval,
 		DrainTimeout: s.DrainTimeout, BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, Seed: s.Seed,
 	})
@@ -165,6 +170,7 @@ func (g *group) start(ctx actor.Context) {
 		panic(err)
 	}
 	g.member = member
+	g.shared.board.subscribed(g.subscription)
 	g.link, err = rebalance.NewLink(rebalance.LinkConfig{BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, Seed: s.Seed})
 	if err != nil {
 		panic(err)
@@ -312,6 +318,7 @@ func (g *group) explain(err error) error {
 
 func (g *group) moved(e rebalance.Moved) {
 	g.shared.board.moved(e.To, e.Generation, e.MemberID)
+	g.freshen(e.To)
 	g.shared.observe(event.MemberMoved{
 		Member: event.Member{GroupID: g.shared.settings.GroupID, MemberID: e.MemberID, Generation: e.Generation},
 		From:   e.From.String(), To: e.To.String(), Cause: e.Cause, Err: e.Err,

@@ -89,7 +89,7 @@ func (g *group) assign(ctx actor.Context, e rebalance.AssignPartitions) {
 		g.loan.want[tp] = struct{}{}
 		policy := g.shared.settings.TreeRestart
 		policy.OnSpent = supervisor.PauseAndProbe
-		config := partitionConfig{tp: tp, epoch: epoch, cell: p.cell, registration: g.shared.topics[tp.Topic], group: g.self}
+		config := partitionConfig{tp: tp, epoch: epoch, cell: p.cell, registration: g.shared.registration(tp.Topic), group: g.self}
 		pid := g.spawnWith(ctx, p.key, policy, func() actor.Actor { return newPartition(g.shared, config) })
 		g.introduce(ctx, p, pid, partStarting)
 	}

@@ -33,6 +33,8 @@ type Stats struct {
 	MemoryHeld int64
 	// EventsDropped counts events the observer was too slow for.
 	EventsDropped uint64
+	// Subscription has the topics that the member asks for: those named, and those that exist and match a pattern. In order.
+	Subscription []string
 	// MissingTopics are the subscribed topics that do not exist, or may not be seen; they are joined when they appear.
 	MissingTopics []string
 	// Partitions has the partitions owned now, in order.

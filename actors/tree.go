@@ -13,6 +13,7 @@ import (
 
 	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/rebalance"
 )
 
 // shared is what every actor of a tree knows: the settings, the ports, and the few registers that outlive single actors.
@@ -32,8 +33,8 @@ type shared struct {
 	pools map[*Registration]*pool
 	// workers counts the goroutines that talk to brokers.
 	workers workerCount
-	// topics maps every subscribed topic to its registration.
-	topics map[string]*Registration
+	// selection says which topics are wanted, by the index of their registration.
+	selection *rebalance.Selection
 }
 
 // Tree is one consumer-group member: a tree of actors and the handles to it. Its methods are safe from any goroutine.
@@ -70,16 +71,13 @@ func SpawnTree(settings Settings, deps Deps) *Tree {
 		settings: settings, network: deps.Network, logger: deps.Logger, observe: deps.Observe, sys: sys,
 		gates: newGates(sys), slots: &slots{sys: sys, limit: settings.Concurrency},
 		memory: newMemory(sys, settings.MemoryBudget), board: newBoard(settings.GroupID),
-		session: newSession(sys, settings.SessionTimeout),
-		topics:  make(map[string]*Registration),
-		pools:   make(map[*Registration]*pool),
+		session:   newSession(sys, settings.SessionTimeout),
+		selection: settings.selection(),
+		pools:     make(map[*Registration]*pool),
 	}
 	for i := range settings.Registrations {
 		if reg := &settings.Registrations[i]; reg.Order != OrderPartition {
 			s.pools[reg] = newPool(s, reg)
-		}
-		for _, topic := range settings.Registrations[i].Topics {
-			s.topics[topic] = &settings.Registrations[i]
 		}
 	}
 	t := &Tree{shared: s, closed: make(chan struct{}), done: make(chan struct{})}

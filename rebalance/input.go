@@ -82,7 +82,14 @@ type TopicsChanged struct{ Partitions map[string]TopicInfo }
 // given up at once, and the member joins again to be given it anew.
 type TopicRecreated struct{ Topic string }
 
-// Rejoin asks for a new rebalance, for example when the own subscription changed. Cause is told to the coordinator.
+// SubscriptionChanged says which topics the member is to ask for from now on. Legal in every state.
+type SubscriptionChanged struct {
+	Topics []string
+	// Gone are topics no longer in Topics because they do not exist any more.
+	Gone []string
+}
+
+// Rejoin asks for a new rebalance. Cause is told to the coordinator.
 type Rejoin struct{ Cause string }
 
 // Leave asks the member to give everything up and leave the group, all of it before Deadline.
@@ -101,18 +108,19 @@ type LeaveAnswered struct {
 // Tick says that the time [Member.Deadline] named has come.
 type Tick struct{}
 
-func (Start) memberInput()             {}
-func (JoinAnswered) memberInput()      {}
-func (TopicsKnown) memberInput()       {}
-func (SyncAnswered) memberInput()      {}
-func (HeartbeatAnswered) memberInput() {}
-func (SessionExpired) memberInput()    {}
-func (CommitFenced) memberInput()      {}
-func (PartitionStarted) memberInput()  {}
-func (PartitionReleased) memberInput() {}
-func (TopicsChanged) memberInput()     {}
-func (TopicRecreated) memberInput()    {}
-func (Rejoin) memberInput()            {}
-func (Leave) memberInput()             {}
-func (LeaveAnswered) memberInput()     {}
-func (Tick) memberInput()              {}
+func (Start) memberInput()               {}
+func (JoinAnswered) memberInput()        {}
+func (TopicsKnown) memberInput()         {}
+func (SyncAnswered) memberInput()        {}
+func (HeartbeatAnswered) memberInput()   {}
+func (SessionExpired) memberInput()      {}
+func (CommitFenced) memberInput()        {}
+func (PartitionStarted) memberInput()    {}
+func (PartitionReleased) memberInput()   {}
+func (TopicsChanged) memberInput()       {}
+func (TopicRecreated) memberInput()      {}
+func (SubscriptionChanged) memberInput() {}
+func (Rejoin) memberInput()              {}
+func (Leave) memberInput()               {}
+func (LeaveAnswered) memberInput()       {}
+func (Tick) memberInput()                {}

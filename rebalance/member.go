@@ -16,7 +16,7 @@ type MemberConfig struct {
 	// GroupInstanceID makes the member a static one (group.instance.id), which does not leave the group when it stops.
 	// Empty = dynamic.
 	GroupInstanceID string
-	// Topics are the topics to consume. At least one.
+	// Topics are the topics to consume. None is legal. Nil = not known yet: the member joins after [SubscriptionChanged].
 	Topics []string
 	// Assignors are offered to the group, preferred first (partition.assignment.strategy). At least one. As long as any of
 	// them is eager the member gives everything up before it joins again, as the Java client does: the group may choose that
@@ -94,6 +94,10 @@ type Member struct {
 	// may be given again.
 	previous           []kafka.TopicPartition
 	previousGeneration kafka.Generation
+	// asked are the topics of the last JoinGroup: what an answer to it may give.
+	asked []string
+	// unsubscribed is true when the member was started and waits to hear what to subscribe to.
+	unsubscribed bool
 	// reason is told to the coordinator with the next JoinGroup.
 	reason string
 	// again is the cause of a rebalance asked for while one was under way; empty = none.
@@ -121,7 +125,9 @@ func NewMember(config MemberConfig) (*Member, error) {
 	if err := config.check(); err != nil {
 		return nil, err
 	}
-	config.Topics = slices.Compact(slices.Sorted(slices.Values(config.Topics)))
+	if config.Topics != nil {
+		config.Topics = append([]string{}, slices.Compact(slices.Sorted(slices.Values(config.Topics)))...)
+	}
 	config.Assignors = slices.Clone(config.Assignors)
 	return &Member{
 		config:     config,
@@ -141,7 +147,6 @@ func (c *MemberConfig) check() error {
 		what string
 	}{
 		{c.GroupID == "", "GroupID is empty"},
-		{len(c.Topics) == 0, "no topics"},
 		{slices.Contains(c.Topics, ""), "a topic's name is empty"},
 		{len(c.Assignors) == 0, "no assignors"},
 		{slices.ContainsFunc(c.Assignors, func(a Assignor) bool { return a == nil || a.Name() == "" }), "an assignor is nil or has no name"},
@@ -200,6 +205,8 @@ func (m *Member) handle(now time.Time, in Input) error {
 		return m.topicsChanged(now, in)
 	case TopicRecreated:
 		return m.topicRecreated(now, in)
+	case SubscriptionChanged:
+		return m.subscriptionChanged(now, in)
 	case Rejoin:
 		return m.rejoinAsked(now, in)
 	case Leave:

@@ -15,6 +15,10 @@ func (m *Member) start(now time.Time) error {
 		return unexpected(Start{}, m.state)
 	}
 	m.reason = "first join"
+	if m.config.Topics == nil {
+		m.unsubscribed = true
+		return nil
+	}
 	return m.toJoining(now, "start", nil, 0)
 }
 
@@ -38,7 +42,7 @@ func (m *Member) joinAfter(now time.Time, wait time.Duration) {
 
 func (m *Member) sendJoin() {
 	// A JoinGroup carries everything that an earlier wish to rejoin was about.
-	m.again = ""
+	m.again, m.asked = "", m.config.Topics
 	if m.entered != kafka.NoGeneration {
 		m.emit(HoldCommits{})
 	}

@@ -48,7 +48,7 @@ func (m *Member) leaveNow(now time.Time, in Leave) error {
 		return err
 	}
 	m.leave = leaving{drainUntil: in.DrainUntil, deadline: in.Deadline}
-	m.again, m.reason = "", "leaving"
+	m.again, m.reason, m.unsubscribed = "", "leaving", false
 	m.revokeForLeave()
 	return m.leaveOn()
 }

@@ -226,6 +226,9 @@ func randomMember(t *testing.T, choose chooser, steps int) {
 	if choose(4) == 0 {
 		config.GroupInstanceID = "i"
 	}
+	if choose(4) == 0 {
+		config.Topics = nil // as with a pattern
+	}
 	if choose(2) == 0 {
 		config.Assignors = []Assignor{cooperative{}}
 	}
@@ -262,7 +265,7 @@ func (s *modelShell) random(choose chooser) Input {
 	err := randomErrors[choose(len(randomErrors))]
 	partition := tp([]string{"t", "u", "x"}[choose(3)], int32(choose(3)))
 	g := s.pick(choose, partition)
-	switch choose(16) {
+	switch choose(17) {
 	case 0:
 		return Start{}
 	case 1, 2, 3:
@@ -288,6 +291,8 @@ func (s *modelShell) random(choose chooser) Input {
 			return TopicRecreated{Topic: []string{"t", "u"}[choose(2)]}
 		}
 		return Rejoin{Cause: "random"}
+	case 15:
+		return SubscriptionChanged{Topics: [][]string{{"t"}, {"t", "u"}, {"u"}, {}}[choose(4)], Gone: [][]string{nil, {"t"}}[choose(2)]}
 	case 14:
 		s.now = s.now.Add(time.Duration(choose(100)) * 100 * time.Millisecond)
 	default:

@@ -9,18 +9,19 @@ import (
 
 // memberInputs are one fresh example of every input, for a member in any state.
 var memberInputs = map[string]func(r *rig) Input{
-	"Start":             func(*rig) Input { return Start{} },
-	"JoinAnswered":      func(r *rig) Input { return r.joinOK(6, "other") },
-	"TopicsKnown":       func(r *rig) Input { return TopicsKnown{Seq: r.m.seq, Partitions: r.counts(2, 2)} },
-	"SyncAnswered":      func(r *rig) Input { return r.syncOK(tp("t", 0)) },
-	"HeartbeatAnswered": func(r *rig) Input { return HeartbeatAnswered{Generation: 5, Err: kafka.RebalanceInProgress} },
-	"SessionExpired":    func(*rig) Input { return SessionExpired{Generation: 5} },
-	"CommitFenced":      func(*rig) Input { return CommitFenced{Generation: 5, Err: kafka.UnknownMemberID} },
-	"PartitionStarted":  func(*rig) Input { return PartitionStarted{TopicPartition: tp("t", 0), Epoch: 1} },
-	"PartitionReleased": func(*rig) Input { return PartitionReleased{TopicPartition: tp("t", 0), Epoch: 1} },
-	"TopicsChanged":     func(r *rig) Input { return TopicsChanged{Partitions: r.counts(9, 2)} },
-	"TopicRecreated":    func(*rig) Input { return TopicRecreated{Topic: "t"} },
-	"Rejoin":            func(*rig) Input { return Rejoin{Cause: "test"} },
+	"Start":               func(*rig) Input { return Start{} },
+	"JoinAnswered":        func(r *rig) Input { return r.joinOK(6, "other") },
+	"TopicsKnown":         func(r *rig) Input { return TopicsKnown{Seq: r.m.seq, Partitions: r.counts(2, 2)} },
+	"SyncAnswered":        func(r *rig) Input { return r.syncOK(tp("t", 0)) },
+	"HeartbeatAnswered":   func(r *rig) Input { return HeartbeatAnswered{Generation: 5, Err: kafka.RebalanceInProgress} },
+	"SessionExpired":      func(*rig) Input { return SessionExpired{Generation: 5} },
+	"CommitFenced":        func(*rig) Input { return CommitFenced{Generation: 5, Err: kafka.UnknownMemberID} },
+	"PartitionStarted":    func(*rig) Input { return PartitionStarted{TopicPartition: tp("t", 0), Epoch: 1} },
+	"PartitionReleased":   func(*rig) Input { return PartitionReleased{TopicPartition: tp("t", 0), Epoch: 1} },
+	"TopicsChanged":       func(r *rig) Input { return TopicsChanged{Partitions: r.counts(9, 2)} },
+	"TopicRecreated":      func(*rig) Input { return TopicRecreated{Topic: "t"} },
+	"SubscriptionChanged": func(*rig) Input { return SubscriptionChanged{Topics: []string{"t", "u"}} },
+	"Rejoin":              func(*rig) Input { return Rejoin{Cause: "test"} },
 	"Leave": func(r *rig) Input {
 		return Leave{DrainUntil: r.now.Add(time.Second), Deadline: r.now.Add(2 * time.Second)}
 	},
@@ -40,6 +41,7 @@ UNJOINED PartitionStarted: -
 UNJOINED Rejoin: error
 UNJOINED SessionExpired: -
 UNJOINED Start: >JOINING SendJoin
+UNJOINED SubscriptionChanged: -
 UNJOINED SyncAnswered: -
 UNJOINED Tick: -
 UNJOINED TopicRecreated: -
@@ -55,6 +57,7 @@ JOINING PartitionStarted: -
 JOINING Rejoin: -
 JOINING SessionExpired: -
 JOINING Start: error
+JOINING SubscriptionChanged: -
 JOINING SyncAnswered: -
 JOINING Tick: -
 JOINING TopicRecreated: -
@@ -70,6 +73,7 @@ SYNCING PartitionStarted: -
 SYNCING Rejoin: -
 SYNCING SessionExpired: -
 SYNCING Start: error
+SYNCING SubscriptionChanged: -
 SYNCING SyncAnswered: EnterGeneration >ASSIGNING AssignPartitions(1)
 SYNCING Tick: -
 SYNCING TopicRecreated: -
@@ -85,6 +89,7 @@ ASSIGNING PartitionStarted: -
 ASSIGNING Rejoin: >REVOKING RevokePartitions(2)
 ASSIGNING SessionExpired: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin
 ASSIGNING Start: error
+ASSIGNING SubscriptionChanged: >REVOKING RevokePartitions(2)
 ASSIGNING SyncAnswered: -
 ASSIGNING Tick: -
 ASSIGNING TopicRecreated: >REVOKING RevokePartitions(2)
@@ -100,6 +105,7 @@ ASSIGNED PartitionStarted: -
 ASSIGNED Rejoin: >REVOKING RevokePartitions(2)
 ASSIGNED SessionExpired: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin
 ASSIGNED Start: error
+ASSIGNED SubscriptionChanged: >REVOKING RevokePartitions(2)
 ASSIGNED SyncAnswered: -
 ASSIGNED Tick: -
 ASSIGNED TopicRecreated: >REVOKING RevokePartitions(2)
@@ -115,6 +121,7 @@ REVOKING PartitionStarted: -
 REVOKING Rejoin: -
 REVOKING SessionExpired: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin
 REVOKING Start: error
+REVOKING SubscriptionChanged: -
 REVOKING SyncAnswered: -
 REVOKING Tick: -
 REVOKING TopicRecreated: -
@@ -130,6 +137,7 @@ REVOKED PartitionStarted: -
 REVOKED Rejoin: -
 REVOKED SessionExpired: LeaveGeneration >UNJOINED >JOINING SendJoin
 REVOKED Start: error
+REVOKED SubscriptionChanged: -
 REVOKED SyncAnswered: -
 REVOKED Tick: -
 REVOKED TopicRecreated: -
@@ -145,6 +153,7 @@ LEAVING PartitionStarted: -
 LEAVING Rejoin: -
 LEAVING SessionExpired: LosePartitions(2) LeaveGeneration SendLeave
 LEAVING Start: error
+LEAVING SubscriptionChanged: -
 LEAVING SyncAnswered: -
 LEAVING Tick: -
 LEAVING TopicRecreated: -
@@ -160,6 +169,7 @@ FATAL PartitionStarted: -
 FATAL Rejoin: error
 FATAL SessionExpired: -
 FATAL Start: error
+FATAL SubscriptionChanged: -
 FATAL SyncAnswered: -
 FATAL Tick: -
 FATAL TopicRecreated: -

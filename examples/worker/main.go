@@ -41,7 +41,7 @@ const (
 // settings are the flags.
 type settings struct {
 	brokers        []string
-	topic          string
+	topic, pattern string
 	group          string
 	instance       string
 	clientID       string
@@ -98,7 +98,8 @@ func parse(args []string) (settings, error) {
 	var s settings
 	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
 	brokers := flags.String("brokers", "", "bootstrap servers, host:port with commas between (required)")
-	flags.StringVar(&s.topic, "topic", "", "topic (required)")
+	flags.StringVar(&s.topic, "topic", "", "topic")
+	flags.StringVar(&s.pattern, "pattern", "", "expression that the names of the topics match, in place of -topic")
 	flags.StringVar(&s.group, "group", "", "consumer group (required)")
 	flags.StringVar(&s.instance, "instance", "", "group.instance.id, which makes this a static member")
 	flags.StringVar(&s.clientID, "client-id", "worker", "client.id")
@@ -119,10 +120,13 @@ func parse(args []string) (settings, error) {
 		return s, err
 	}
 	var wrong []string
-	for _, required := range []struct{ name, value string }{{"brokers", *brokers}, {"topic", s.topic}, {"group", s.group}, {"out", s.out}} {
+	for _, required := range []struct{ name, value string }{{"brokers", *brokers}, {"group", s.group}, {"out", s.out}} {
 		if required.value == "" {
 			wrong = append(wrong, "-"+required.name+" is missing")
 		}
+	}
+	if (s.topic == "") == (s.pattern == "") {
+		wrong = append(wrong, "one of -topic and -pattern is needed")
 	}
 	if s.handler != kindFunc && s.handler != kindBatch && s.handler != kindActor {
 		wrong = append(wrong, "-handler is func, batch or actor")

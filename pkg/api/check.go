@@ -316,8 +316,11 @@ func (r *Registration) check(sound *Config, seen map[string]string) []Problem {
 	if r.nilOptions > 0 {
 		problems = append(problems, r.problem("options", "nil", "no nil options"))
 	}
-	if len(r.topics) == 0 {
-		problems = append(problems, r.problem("topics", "", "at least one topic"))
+	switch {
+	case r.pattern != nil:
+		problems = append(problems, r.pattern.check(r, seen)...)
+	case len(r.topics) == 0:
+		problems = append(problems, r.problem("topics", "", "at least one topic, or a Pattern"))
 	}
 	for _, topic := range r.topics {
 		switch owner, taken := seen[topic]; {

@@ -169,7 +169,7 @@ func TestEachRuleOfRegistrationsAndOptionsNamesFieldValueAndBound(t *testing.T) 
 		{"nil batch handler", parts(HandleBatch("a", nil)), Problem{`HandleBatch("a").handler`, "nil", "a function"}},
 		{"nil actor producer", parts(HandleActor("a", nil)), Problem{`HandleActor("a").handler`, "nil", "a function"}},
 		{"nil option", parts(Handle("a", nothing, nil)), Problem{`Handle("a").options`, "nil", "no nil options"}},
-		{"no topic", parts(Handle([]string{}, nothing)), Problem{`Handle().topics`, "", "at least one topic"}},
+		{"no topic", parts(Handle([]string{}, nothing)), Problem{`Handle().topics`, "", "at least one topic, or a Pattern"}},
 		{"empty topic", parts(Handle("", nothing)), Problem{`Handle("").topics`, `""`, topicNameWant}},
 		{"illegal topic", parts(Handle("a/b", nothing)), Problem{`Handle("a/b").topics`, `"a/b"`, topicNameWant}},
 		{"dot", parts(Handle(".", nothing)), Problem{`Handle(".").topics`, `"."`, topicNameWant}},

@@ -28,7 +28,7 @@
 //   - A refusal that no further try can mend (a session timeout out of the brokers' bounds, an instance id that another
 //     process uses, ...) ends the consumer: [Consumer.Done] is closed and [Consumer.Err] has it.
 //   - Topics that do not exist keep nobody from joining. They are an event (event.TopicMissing), a warning in the log and in
-//     Stats().MissingTopics, and are consumed when they appear.
+//     Stats().MissingTopics, and are consumed when they appear. A [Pattern] follows the topics that match it.
 //
 // # What you get
 //

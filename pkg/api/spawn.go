@@ -123,6 +123,9 @@ func (r *Registration) resolve(c *Config, report func(Problem)) actors.Registrat
 		MaxRecords: min(defaultMaxRecords, c.MaxInTransit), MaxWait: r.maxWait, Recycle: r.recycle,
 		Order: r.order, Workers: r.workers, KeyFunc: actors.KeyFunc(r.keyFunc),
 	}
+	if r.pattern != nil {
+		out.Allow, out.Deny = slices.Clone(r.pattern.allow), slices.Clone(r.pattern.deny)
+	}
 	out.Record, out.Batch = r.wrapped(report)
 	if r.maxRecords != nil {
 		out.MaxRecords = *r.maxRecords

@@ -63,6 +63,14 @@ type TopicMissing struct {
 	Err    error
 }
 
+// SubscriptionChanged: the topics that the member asks for are others now, because topics that match a pattern of its
+// registrations appeared or went. It is also told once at the start; Topics is empty while nothing matches.
+type SubscriptionChanged struct {
+	Member Member
+	// Topics is the whole subscription, Added and Removed what is different.
+	Topics, Added, Removed []string
+}
+
 // TopicChanged: a subscribed topic appeared, grew or was made anew.
 type TopicChanged struct {
 	Member             Member
@@ -303,6 +311,9 @@ func (ConnectFailed) Name() string { return "connect_failed" }
 // Name returns "topic_missing".
 func (TopicMissing) Name() string { return "topic_missing" }
 
+// Name returns "subscription_changed".
+func (SubscriptionChanged) Name() string { return "subscription_changed" }
+
 // Name returns "topic_changed".
 func (TopicChanged) Name() string { return "topic_changed" }
 
@@ -372,30 +383,31 @@ func (ActorRestarted) Name() string { return "actor_restarted" }
 // Name returns "closed".
 func (Closed) Name() string { return "closed" }
 
-func (MemberMoved) event()        {}
-func (CoordinatorMoved) event()   {}
-func (ConnectFailed) event()      {}
-func (TopicMissing) event()       {}
-func (TopicChanged) event()       {}
-func (PartitionsAssigned) event() {}
-func (PartitionsRevoked) event()  {}
-func (PartitionsLost) event()     {}
-func (CallbackFailed) event()     {}
-func (PartitionReleased) event()  {}
-func (PositionReset) event()      {}
-func (FetchFailed) event()        {}
-func (PartitionFailed) event()    {}
-func (HandlerFailed) event()      {}
-func (HandlerRestarted) event()   {}
-func (PartitionPaused) event()    {}
-func (PartitionResumed) event()   {}
-func (CommitBlocked) event()      {}
-func (WindowFull) event()         {}
-func (StrategyFailed) event()     {}
-func (MetadataIgnored) event()    {}
-func (HandlerAbandoned) event()   {}
-func (HandlerReturned) event()    {}
-func (CommitFailed) event()       {}
-func (Refused) event()            {}
-func (ActorRestarted) event()     {}
-func (Closed) event()             {}
+func (MemberMoved) event()         {}
+func (CoordinatorMoved) event()    {}
+func (ConnectFailed) event()       {}
+func (TopicMissing) event()        {}
+func (SubscriptionChanged) event() {}
+func (TopicChanged) event()        {}
+func (PartitionsAssigned) event()  {}
+func (PartitionsRevoked) event()   {}
+func (PartitionsLost) event()      {}
+func (CallbackFailed) event()      {}
+func (PartitionReleased) event()   {}
+func (PositionReset) event()       {}
+func (FetchFailed) event()         {}
+func (PartitionFailed) event()     {}
+func (HandlerFailed) event()       {}
+func (HandlerRestarted) event()    {}
+func (PartitionPaused) event()     {}
+func (PartitionResumed) event()    {}
+func (CommitBlocked) event()       {}
+func (WindowFull) event()          {}
+func (StrategyFailed) event()      {}
+func (MetadataIgnored) event()     {}
+func (HandlerAbandoned) event()    {}
+func (HandlerReturned) event()     {}
+func (CommitFailed) event()        {}
+func (Refused) event()             {}
+func (ActorRestarted) event()      {}
+func (Closed) event()              {}
