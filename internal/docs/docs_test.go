@@ -23,7 +23,19 @@ func TestReadmeShowsTheMinimalExampleAsItIs(t *testing.T) {
 
 func TestLinksOfTheDocumentsLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
-	for _, doc := range []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "examples/README.md"} {
+	documents := []string{
+		"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "examples/README.md", "docs/README.md", "docs/live-upgrade.md", "docs/simulation.md",
+		guaranteeFolder + "/README.md",
+	}
+	for _, page := range guaranteePages {
+		documents = append(documents, guaranteeFolder+"/"+page+".md")
+		for _, index := range []string{"README.md", "ARCHITECTURE.md", guaranteeFolder + "/README.md"} {
+			if !strings.Contains(Read(t, index), page+".md)") {
+				t.Errorf("%s does not link to %s", index, page)
+			}
+		}
+	}
+	for _, doc := range documents {
 		for _, m := range link.FindAllStringSubmatch(Read(t, doc), -1) {
 			if _, err := os.Stat(filepath.Join(Root(t), filepath.Dir(doc), m[1])); err != nil {
 				t.Errorf("%s links to %s: %v", doc, m[1], err)
