@@ -312,14 +312,14 @@ func heartbeatAnsweredWith(t *testing.T, err error) string {
 	t.Helper()
 	m := newTableMember(t)
 	m.step(rebalance.HeartbeatAnswered{Generation: 1, Err: err})
-	outcome := m.outcome("")
-	switch pulse := pulseAfter(t, err); {
-	case outcome == "stays":
-		return pulse
-	case outcome == "told":
-		return pulse + ", told"
+	switch outcome := m.outcome(""); outcome {
+	case "stays":
+		return pulseAfter(t, err)
+	case "told":
+		return pulseAfter(t, err) + ", told"
+	default:
+		return outcome
 	}
-	return outcome
 }
 
 // pulseAfter says when the heartbeat after one that was answered so goes out.
@@ -329,20 +329,16 @@ func pulseAfter(t *testing.T, err error) string {
 	if problem != nil {
 		t.Fatal(problem)
 	}
-	now := tableStart
-	for _, in := range []rebalance.PulseInput{rebalance.PulseEnter{Generation: 1}, rebalance.PulseTick{}, nil} {
-		if in == nil {
-			in = rebalance.PulseAnswered{SentAt: now, Err: err}
-		}
+	step := func(now time.Time, in rebalance.PulseInput) time.Time {
 		if _, problem := pulse.Step(now, in); problem != nil {
 			t.Fatal(problem)
 		}
-		if at, ok := pulse.Deadline(); ok && pulse.Generation() == 1 && now == tableStart {
-			now = at
-		}
+		at, _ := pulse.Deadline()
+		return at
 	}
-	at, _ := pulse.Deadline()
-	return waitCell(at.Sub(now))
+	sentAt := step(tableStart, rebalance.PulseEnter{Generation: 1})
+	step(sentAt, rebalance.PulseTick{})
+	return waitCell(step(sentAt, rebalance.PulseAnswered{SentAt: sentAt, Err: err}).Sub(sentAt))
 }
 
 // commitAnsweredWith answers one partition of a round; an error without a code is the request's.
