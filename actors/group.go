@@ -303,13 +303,6 @@ func (g *group) explain(err error) error {
 	case errors.Is(err, kafka.InvalidSessionTimeout):
 		return fmt.Errorf("SessionTimeout %v is outside of the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms: %w",
 			s.SessionTimeout, err)
-	case errors.Is(err, kafka.InconsistentGroupProtocol):
-		names := make([]string, len(s.Assignors))
-		for i, assignor := range s.Assignors {
-			names[i] = assignor.Name()
-		}
-		return fmt.Errorf("this member offers the assignors %v (Assignors), of which other members of group %q do not know any: %w",
-			names, s.GroupID, err)
 	case errors.Is(err, kafka.FencedInstanceID):
 		return fmt.Errorf("GroupInstanceID %q is used by another member of group %q: %w", s.GroupInstanceID, s.GroupID, err)
 	}
