@@ -11,8 +11,11 @@ import (
 //sumtype:decl
 type Input interface{ memberInput() }
 
-// Start asks the member to join its group. Legal once, in UNJOINED.
-type Start struct{}
+// Start asks the member to join its group. Legal in UNJOINED: once at first, and after it has left or given up.
+type Start struct {
+	// Reason is told to the coordinator (KIP-800). Empty = "first join".
+	Reason string
+}
 
 // JoinAnswered carries the outcome of the JoinGroup with that Seq. An answer to an older one is stale and ignored.
 type JoinAnswered struct {

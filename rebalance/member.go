@@ -70,6 +70,9 @@ type leaving struct {
 	drainUntil, deadline time.Time
 	// err is what did not go well.
 	err error
+	// givingUp is true when the member comes back, keptID the id it comes back with.
+	givingUp bool
+	keptID   string
 }
 
 // Member is the membership of one consumer in its group. It is not safe for concurrent use.
@@ -114,7 +117,7 @@ type Member struct {
 	// releaseBy is when partitions that were not released are declared lost.
 	releaseBy time.Time
 	leave     leaving
-	// postponed is a Leave that waits for the JoinGroup or SyncGroup under way; nil when there is none.
+	// postponed is a Leave or GiveUp that waits for the JoinGroup or SyncGroup under way; nil when there is none.
 	postponed *postponedLeave
 
 	out []Effect
@@ -175,8 +178,7 @@ func (m *Member) Step(now time.Time, in Input) ([]Effect, error) {
 	m.out = nil
 	err := m.handle(now, in)
 	if p := m.postponed; p != nil && (!m.placePending() || !now.Before(p.until)) {
-		m.postponed = nil
-		err = errors.Join(err, m.leaveNow(now, p.leave))
+		err = errors.Join(err, m.leavePostponed(now))
 	}
 	return m.out, err
 }
@@ -184,7 +186,7 @@ func (m *Member) Step(now time.Time, in Input) ([]Effect, error) {
 func (m *Member) handle(now time.Time, in Input) error {
 	switch in := in.(type) {
 	case Start:
-		return m.start(now)
+		return m.start(now, in)
 	case JoinAnswered:
 		return m.joinAnswered(now, in)
 	case TopicsKnown:
@@ -211,8 +213,10 @@ func (m *Member) handle(now time.Time, in Input) error {
 		return m.rejoinAsked(now, in)
 	case Leave:
 		return m.leaveAsked(now, in)
+	case GiveUp:
+		return m.giveUpAsked(now, in)
 	case LeaveAnswered:
-		return m.leaveAnswered(in)
+		return m.leaveAnswered(now, in)
 	case Tick:
 		return m.tick(now)
 	}

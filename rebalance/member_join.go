@@ -1,6 +1,7 @@
 package rebalance
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,11 +11,11 @@ import (
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
-func (m *Member) start(now time.Time) error {
+func (m *Member) start(now time.Time, in Start) error {
 	if m.state != StateUnjoined {
-		return unexpected(Start{}, m.state)
+		return unexpected(in, m.state)
 	}
-	m.reason = "first join"
+	m.reason = cmp.Or(in.Reason, "first join")
 	if m.config.Topics == nil {
 		m.unsubscribed = true
 		return nil

@@ -21,7 +21,7 @@ func (m *Member) subscriptionChanged(now time.Time, in SubscriptionChanged) erro
 	m.config.Topics = topics
 	if m.state == StateUnjoined && m.unsubscribed {
 		m.unsubscribed = false
-		return m.start(now)
+		return m.start(now, Start{})
 	}
 	added, dropped := without(topics, before), without(without(before, topics), in.Gone)
 	switch {

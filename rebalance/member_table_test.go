@@ -25,6 +25,9 @@ var memberInputs = map[string]func(r *rig) Input{
 	"Leave": func(r *rig) Input {
 		return Leave{DrainUntil: r.now.Add(time.Second), Deadline: r.now.Add(2 * time.Second)}
 	},
+	"GiveUp": func(r *rig) Input {
+		return GiveUp{DrainUntil: r.now.Add(time.Second), Deadline: r.now.Add(2 * time.Second), Reason: "test"}
+	},
 	"LeaveAnswered": func(r *rig) Input { return LeaveAnswered{Seq: r.m.seq} },
 	"Tick":          func(*rig) Input { return Tick{} },
 }
@@ -32,6 +35,7 @@ var memberInputs = map[string]func(r *rig) Input{
 // memberTable is the member's behavior: every input in every state. A follower that owns t-0 and t-1 in generation 5.
 const memberTable = `
 UNJOINED CommitFenced: -
+UNJOINED GiveUp: -
 UNJOINED HeartbeatAnswered: -
 UNJOINED JoinAnswered: -
 UNJOINED Leave: >LEAVING >UNJOINED Left
@@ -48,6 +52,7 @@ UNJOINED TopicRecreated: -
 UNJOINED TopicsChanged: -
 UNJOINED TopicsKnown: -
 JOINING CommitFenced: -
+JOINING GiveUp: >LEAVING >UNJOINED GaveUp
 JOINING HeartbeatAnswered: -
 JOINING JoinAnswered: >SYNCING SendSync
 JOINING Leave: >LEAVING >UNJOINED Left
@@ -64,6 +69,7 @@ JOINING TopicRecreated: -
 JOINING TopicsChanged: -
 JOINING TopicsKnown: -
 SYNCING CommitFenced: -
+SYNCING GiveUp: >LEAVING SendLeave
 SYNCING HeartbeatAnswered: -
 SYNCING JoinAnswered: -
 SYNCING Leave: >LEAVING SendLeave
@@ -80,6 +86,7 @@ SYNCING TopicRecreated: -
 SYNCING TopicsChanged: -
 SYNCING TopicsKnown: -
 ASSIGNING CommitFenced: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin
+ASSIGNING GiveUp: >LEAVING RevokePartitions(2)
 ASSIGNING HeartbeatAnswered: >REVOKING RevokePartitions(2)
 ASSIGNING JoinAnswered: -
 ASSIGNING Leave: >LEAVING RevokePartitions(2)
@@ -96,6 +103,7 @@ ASSIGNING TopicRecreated: >REVOKING RevokePartitions(2)
 ASSIGNING TopicsChanged: -
 ASSIGNING TopicsKnown: -
 ASSIGNED CommitFenced: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin
+ASSIGNED GiveUp: >LEAVING RevokePartitions(2)
 ASSIGNED HeartbeatAnswered: >REVOKING RevokePartitions(2)
 ASSIGNED JoinAnswered: -
 ASSIGNED Leave: >LEAVING RevokePartitions(2)
@@ -112,6 +120,7 @@ ASSIGNED TopicRecreated: >REVOKING RevokePartitions(2)
 ASSIGNED TopicsChanged: -
 ASSIGNED TopicsKnown: -
 REVOKING CommitFenced: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin
+REVOKING GiveUp: >LEAVING RevokePartitions(2)
 REVOKING HeartbeatAnswered: -
 REVOKING JoinAnswered: -
 REVOKING Leave: >LEAVING RevokePartitions(2)
@@ -128,6 +137,7 @@ REVOKING TopicRecreated: -
 REVOKING TopicsChanged: -
 REVOKING TopicsKnown: -
 REVOKED CommitFenced: LeaveGeneration >UNJOINED >JOINING SendJoin
+REVOKED GiveUp: >LEAVING SendLeave
 REVOKED HeartbeatAnswered: -
 REVOKED JoinAnswered: -
 REVOKED Leave: >LEAVING SendLeave
@@ -144,6 +154,7 @@ REVOKED TopicRecreated: -
 REVOKED TopicsChanged: -
 REVOKED TopicsKnown: -
 LEAVING CommitFenced: LosePartitions(2) LeaveGeneration
+LEAVING GiveUp: -
 LEAVING HeartbeatAnswered: -
 LEAVING JoinAnswered: -
 LEAVING Leave: RevokePartitions(2)
@@ -160,6 +171,7 @@ LEAVING TopicRecreated: -
 LEAVING TopicsChanged: -
 LEAVING TopicsKnown: -
 FATAL CommitFenced: -
+FATAL GiveUp: -
 FATAL HeartbeatAnswered: -
 FATAL JoinAnswered: -
 FATAL Leave: >LEAVING >UNJOINED Left
