@@ -66,6 +66,8 @@ type group struct {
 
 	// subscription is what the member asks for, in order.
 	subscription []string
+	// workAlarm is when what the handlers work on is looked at, see group_giveup.go.
+	workAlarm alarm
 }
 
 // need is work that waits for the coordinator.
@@ -147,6 +149,8 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 		g.positionsAnswered(ctx, m)
 	case *partitionReleased:
 		g.partitionReleased(ctx, m)
+	case *givenUpReturned:
+		g.comeBack(ctx)
 	case *callbackDone:
 		g.callbackDone(ctx, m)
 	case *keyReturned:
@@ -183,7 +187,11 @@ func (g *group) start(ctx actor.Context) {
 	g.spawnChild(ctx, committerKey, func() actor.Actor { return newCommitter(g.shared) })
 	g.feedLink(ctx, rebalance.LinkStart{})
 	g.metadata.refresh(g.watched())
-	g.feed(ctx, rebalance.Start{})
+	g.shared.gates.tellGroup(g.self)
+	g.watchWork()
+	if g.shared.gates.returned() { // else the group actor before this one gave up
+		g.feed(ctx, rebalance.Start{})
+	}
 }
 
 // spawnChild starts one of the tree's own actors. When its budget is spent the group fails, and root decides.
@@ -205,7 +213,7 @@ func (g *group) spawnWith(ctx actor.Context, key string, policy supervisor.Polic
 }
 
 func (g *group) stop() {
-	for _, a := range []*alarm{&g.memberAlarm, &g.linkAlarm, &g.releaseAlarm} {
+	for _, a := range []*alarm{&g.memberAlarm, &g.linkAlarm, &g.releaseAlarm, &g.workAlarm} {
 		a.stop()
 	}
 	g.starts.hook.stop()
@@ -225,6 +233,8 @@ func (g *group) alarmRang(ctx actor.Context, m *alarmRang) {
 		g.metadata.refresh(g.watched())
 	case g.releaseAlarm.rang(m):
 		g.releaseOverdue(ctx)
+	case g.workAlarm.rang(m):
+		g.lookForOverdue(ctx)
 	case g.starts.hook.alarm.rang(m):
 		g.positionsAlarm()
 	}
@@ -284,6 +294,8 @@ func (g *group) run(ctx actor.Context, effect rebalance.Effect) {
 		g.lose(ctx, e)
 	case rebalance.Left:
 		g.finish(ctx, e.Err)
+	case rebalance.GaveUp:
+		g.gaveUp(ctx, e.Err)
 	case rebalance.Failed:
 		err := g.explain(e.Err)
 		g.shared.board.troubled(err)

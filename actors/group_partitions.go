@@ -26,6 +26,7 @@ type part struct {
 	// told is true when OnAssigned has returned: before that nothing starts. leaving is the revocation that callbacks hold up.
 	told    bool
 	leaving *leaving
+	watch   workWatch
 }
 
 // partPhase is how far the group is with a partition; the partition's own machine has the rest.
@@ -254,6 +255,7 @@ func (g *group) release(ctx actor.Context, p *part, m *partitionReleased) {
 	g.tell(ctx, committerKey, &partitionFenced{tp: p.tp, epoch: p.epoch})
 	g.settleLoan(ctx)
 	g.unroute(ctx, p)
+	g.awaitGivenUp(p)
 	g.Stop(ctx, p.key)
 	g.shared.memory.drop(partitionHolder(p.tp, p.epoch))
 	g.shared.board.remove(p.tp, p.epoch)

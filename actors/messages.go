@@ -299,6 +299,18 @@ type ownershipLost struct {
 	cause error
 }
 
+// processingOverdue: group -> partition: its handler takes too long; nothing more begins, and the drain that follows does not
+// wait for it.
+type processingOverdue struct {
+	silent
+	epoch kafka.AssignmentEpoch
+	// cause is what the handler's context ends with.
+	cause error
+}
+
+// givenUpReturned: the gate register -> group: a handler that was given up has returned.
+type givenUpReturned struct{ silent }
+
 // partitionReleased: partition -> group: REVOKED. Nothing of the epoch happens any more.
 type partitionReleased struct {
 	silent

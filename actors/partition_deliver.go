@@ -41,8 +41,9 @@ type handlerSide struct {
 	paused bool
 	// filling is true while a batch waits to be filled.
 	filling bool
-	// stopped is true when the policy ends the consumer: nothing is delivered any more.
-	stopped bool
+	// stopped is true when the policy ends the consumer, or the handler takes too long: nothing is delivered any more. overdue
+	// is the latter: no drain waits for it.
+	stopped, overdue bool
 	// restarts counts the handlers used up under this epoch.
 	restarts int
 }
@@ -223,6 +224,7 @@ func (p *partition) deliver(ctx actor.Context, records []kafka.Record, attempt i
 	p.feed(ctx, rebalance.DeliveryStarted{})
 	pid := p.Lookup(handlerKey)
 	if d.byActor {
+		d.begun.Store(true)
 		ctx.Send(pid, &Deliver{Delivery: d})
 	} else {
 		d.toRunner.delivery = d
@@ -485,5 +487,8 @@ func (p *partition) cancelHandler(cause error) {
 	}
 	if p.parallel != nil {
 		p.parallel.cancel(p.cancelCause(cause))
+	}
+	for _, d := range p.open {
+		d.cancel(p.cancelCause(cause))
 	}
 }

@@ -104,6 +104,9 @@ type Settings struct {
 	RebalanceTimeout  time.Duration
 	DrainTimeout      time.Duration
 	CloseTimeout      time.Duration
+	// MaxProcessingTime is how long a handler may work on what it was given before the member gives everything up; 0 for as
+	// long as it likes.
+	MaxProcessingTime time.Duration
 
 	Assignors []rebalance.Assignor
 	Isolation kafka.IsolationLevel

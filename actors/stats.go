@@ -37,6 +37,9 @@ type Stats struct {
 	Subscription []string
 	// MissingTopics are the subscribed topics that do not exist, or may not be seen; they are joined when they appear.
 	MissingTopics []string
+	// GaveUp are the handlers because of which the member is out of the group: those that were at work for longer than
+	// MaxProcessingTime, and those of other partitions that the drain could not wait for, as long as they have not returned.
+	GaveUp []RunningHandler
 	// Partitions has the partitions owned now, in order.
 	Partitions []PartitionStats
 }

@@ -112,6 +112,7 @@ func (t *Tree) Err() error {
 // Stats returns a snapshot.
 func (t *Tree) Stats() Stats {
 	stats := t.shared.board.stats()
+	stats.GaveUp = t.shared.gates.givenUp(time.Now())
 	stats.MemoryHeld = t.shared.memory.held()
 	stats.StaleMessages += uint64(t.shared.sys.droppedMessages())
 	return stats
@@ -127,7 +128,16 @@ func (t *Tree) Healthy() error {
 		}
 		return fmt.Errorf("%w: the consumer is closed", ErrNotHealthy)
 	default:
-		return t.shared.board.healthy(time.Now(), t.shared.settings.SessionTimeout)
+		now := time.Now()
+		err := t.shared.board.healthy(now, t.shared.settings.SessionTimeout)
+		for _, r := range t.shared.gates.givenUp(now) {
+			if err != nil {
+				err = fmt.Errorf("%w: %w", err, &OverdueError{
+					TopicPartition: r.TopicPartition, Offset: r.Offset, Age: r.Age, Limit: t.shared.settings.MaxProcessingTime,
+				})
+			}
+		}
+		return err
 	}
 }
 

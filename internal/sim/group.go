@@ -258,6 +258,8 @@ func (g *groupShell) run(effect rebalance.Effect) {
 	case rebalance.Left:
 		g.w.check.left(p, e.Err)
 		p.finish()
+	case rebalance.GaveUp: // no script asks for it
+		g.feed(rebalance.Start{Reason: "back"})
 	case rebalance.Failed:
 		g.w.check.failed(p, e.Err)
 		p.finish()

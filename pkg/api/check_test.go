@@ -90,6 +90,12 @@ func TestEachRuleOfConfigNamesFieldValueAndBound(t *testing.T) {
 		{"default drain set, too long for a short rebalance", func(c *Config) { c.DrainTimeout, c.RebalanceTimeout = 30*time.Second, 20*time.Second },
 			Problem{"DrainTimeout", "30s", "at most 12s (RebalanceTimeout - HeartbeatInterval - 5s)"}},
 		{"negative drain", func(c *Config) { c.DrainTimeout = -time.Second }, Problem{"DrainTimeout", "-1s", times}},
+		{"negative processing time", func(c *Config) { c.MaxProcessingTime = -time.Second },
+			Problem{"MaxProcessingTime", "-1s", "0 for no limit, or from 1s to 596h31m23.647s"}},
+		{"processing time under a second", func(c *Config) { c.MaxProcessingTime = 999 * time.Millisecond },
+			Problem{"MaxProcessingTime", "999ms", "0 for no limit, or from 1s to 596h31m23.647s"}},
+		{"processing time over " + tooLong, func(c *Config) { c.MaxProcessingTime = long },
+			Problem{"MaxProcessingTime", "600h0m0s", "0 for no limit, or from 1s to 596h31m23.647s"}},
 		{"negative close", func(c *Config) { c.CloseTimeout = -time.Second }, Problem{"CloseTimeout", "-1s", times}},
 
 		{"nil assignor", func(c *Config) { c.Assignors = []rebalance.Assignor{nil} }, Problem{"Assignors[0]", "", "an assignor"}},

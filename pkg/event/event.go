@@ -250,6 +250,20 @@ type MetadataIgnored struct {
 	Err            error
 }
 
+// ProcessingOverdue: a record is worked on for longer than Config.MaxProcessingTime, or not acknowledged for that long. The
+// member gives everything up, so that another one can take the partition, and is back when the handler has returned.
+type ProcessingOverdue struct {
+	Member         Member
+	TopicPartition kafka.TopicPartition
+	// Epoch is that of the handler, which may be older than the present ownership.
+	Epoch kafka.AssignmentEpoch
+	// Offset is the record, the first unfinished one of a batch.
+	Offset int64
+	// Since is when it was first seen to be worked on: up to an eighth of Limit after it began.
+	Since time.Time
+	Limit time.Duration
+}
+
 // HandlerAbandoned: a handler still runs although its partition was given up. Until it returns, nothing of that partition
 // is delivered again in this process.
 type HandlerAbandoned struct {
@@ -365,6 +379,9 @@ func (StrategyFailed) Name() string { return "strategy_failed" }
 // Name returns "metadata_ignored".
 func (MetadataIgnored) Name() string { return "metadata_ignored" }
 
+// Name returns "processing_overdue".
+func (ProcessingOverdue) Name() string { return "processing_overdue" }
+
 // Name returns "handler_abandoned".
 func (HandlerAbandoned) Name() string { return "handler_abandoned" }
 
@@ -411,3 +428,4 @@ func (CommitFailed) event()        {}
 func (Refused) event()             {}
 func (ActorRestarted) event()      {}
 func (Closed) event()              {}
+func (ProcessingOverdue) event()   {}
