@@ -25,6 +25,8 @@ var rules = []struct {
 	{"APatternFollowsTheTopics", aPatternFollowsTheTopics, true},
 	{"ATopicThatIsDeletedLeavesThePattern", aTopicThatIsDeletedLeavesThePattern, false},
 	{"RejoinOnDemand", rejoinOnDemand, true},
+	{"AHandlerThatTakesTooLongCostsTheMembership/Dynamic", givesUpAndComesBack, false},
+	{"AHandlerThatTakesTooLongCostsTheMembership/Static", givesUpAndComesBackStatic, false},
 	{"ACloseIsBoundedByItsContext", closeIsBounded, false},
 	{"ABombStopsItsPartitionOnly", bombStopsItsPartitionOnly, false},
 	{"HolesAndFailures/PartitionOrder/Handle", holesAndFailures(inPartitionOrder, recordKind), false},
