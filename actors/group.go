@@ -59,6 +59,7 @@ type group struct {
 	syncSent     time.Time
 	praised      time.Time
 	releaseAlarm alarm
+	workAlarm    alarm // see group_giveup.go
 	closing      bool
 	finishing    bool
 	err          error
@@ -66,8 +67,6 @@ type group struct {
 
 	// subscription is what the member asks for, in order.
 	subscription []string
-	// workAlarm is when what the handlers work on is looked at, see group_giveup.go.
-	workAlarm alarm
 }
 
 // need is work that waits for the coordinator.
@@ -187,11 +186,7 @@ func (g *group) start(ctx actor.Context) {
 	g.spawnChild(ctx, committerKey, func() actor.Actor { return newCommitter(g.shared) })
 	g.feedLink(ctx, rebalance.LinkStart{})
 	g.metadata.refresh(g.watched())
-	g.shared.gates.tellGroup(g.self)
-	g.watchWork()
-	if g.shared.gates.returned() { // else the group actor before this one gave up
-		g.feed(ctx, rebalance.Start{})
-	}
+	g.firstJoin(ctx)
 }
 
 // spawnChild starts one of the tree's own actors. When its budget is spent the group fails, and root decides.

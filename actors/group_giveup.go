@@ -14,33 +14,55 @@ import (
 // giveUpReserve is what a give-up has after the drain: for the final commit and for LeaveGroup.
 const giveUpReserve = 5 * time.Second
 
+// lookInDrain is how often a partition that has something in time beside what is overdue is looked at while it drains.
+const lookInDrain = 100 * time.Millisecond
+
+// firstJoin has the member join, unless the group actor before this one gave up.
+func (g *group) firstJoin(ctx actor.Context) {
+	g.shared.gates.tellGroup(g.self)
+	g.watchWork()
+	if g.shared.gates.returned() {
+		g.feed(ctx, rebalance.Start{})
+	}
+}
+
 // watchWork sets when what is worked on is looked at next. Without MaxProcessingTime nobody looks.
 func (g *group) watchWork() {
 	limit := g.shared.settings.MaxProcessingTime
-	g.workAlarm.setAt(g.shared.sys, g.self, time.Now().Add(limit/overdueLooks), limit > 0 && !g.closing && !g.finishing)
+	wait := limit / overdueLooks
+	for _, p := range g.parts {
+		if p.overdue != nil && !p.hurried {
+			wait = min(wait, lookInDrain)
+		}
+	}
+	g.workAlarm.setAt(g.shared.sys, g.self, time.Now().Add(wait), limit > 0 && !g.closing && !g.finishing)
 }
 
 // lookForOverdue looks at what the handlers work on, and gives everything up when one takes too long: Kafka's group protocol
 // lets another member have a partition only when this one leaves, as the Java client does by max.poll.interval.ms. A
 // partition that is being given up already has its drain to bound it.
 func (g *group) lookForOverdue(ctx actor.Context) {
-	g.watchWork()
+	defer g.watchWork()
 	if g.closing || g.finishing {
 		return
 	}
 	now, limit := time.Now(), g.shared.settings.MaxProcessingTime
 	var overdue []work
 	for _, p := range g.parts {
-		if p.phase == partLeaving {
-			continue
-		}
-		if oldest, works := p.watch.look(now, p.cell); works && now.Sub(oldest.since) >= limit {
-			overdue = append(overdue, oldest)
+		switch {
+		case p.hurried:
+		case p.overdue != nil:
+			p.watch.look(now, limit, p.cell)
+			g.hurry(ctx, p, now)
+		case p.phase != partLeaving:
+			if oldest, late := p.watch.look(now, limit, p.cell); late {
+				overdue = append(overdue, oldest)
+			}
 		}
 	}
 	// Handlers of an earlier ownership, or of a partition actor that died, that keep a partition of this one waiting.
 	for _, blocking := range g.shared.gates.blocking(now.Add(-limit)) {
-		if p := g.parts[blocking.tp]; p != nil && p.phase != partLeaving {
+		if p := g.parts[blocking.tp]; p != nil && p.phase != partLeaving && p.overdue == nil {
 			overdue = append(overdue, blocking)
 		}
 	}
@@ -61,15 +83,28 @@ func (g *group) giveUp(ctx actor.Context, now time.Time, overdue []work) {
 			zap.Int32("partition", w.tp.Partition), zap.Int64("offset", w.offset), zap.Duration("age", cause.Age), zap.Duration("limit", cause.Limit))
 		g.shared.gates.giveUp(w)
 		p := g.parts[w.tp]
+		p.overdue = cause
 		if pid := g.Lookup(p.key); pid != nil {
 			ctx.Send(pid, &processingOverdue{epoch: p.epoch, cause: cause})
 		}
+		g.hurry(ctx, p, now)
 	}
 	drainUntil := now.Add(settings.DrainTimeout)
 	g.feed(ctx, rebalance.GiveUp{
 		DrainUntil: drainUntil, Deadline: drainUntil.Add(giveUpReserve),
 		Reason: fmt.Sprintf("the handler of %s offset %d exceeds MaxProcessingTime", overdue[0].tp, overdue[0].offset),
 	})
+}
+
+// hurry ends the drain of a partition in which nothing is at work any more but what is overdue.
+func (g *group) hurry(ctx actor.Context, p *part, now time.Time) {
+	if !p.watch.alone(now, g.shared.settings.MaxProcessingTime) {
+		return
+	}
+	if pid := g.Lookup(p.key); pid != nil {
+		ctx.Send(pid, &processingOverdue{epoch: p.epoch, cause: p.overdue, alone: true})
+	}
+	p.hurried = true
 }
 
 // awaitGivenUp has the member stay out until the handler of a partition that it gives up has returned, should it still run.

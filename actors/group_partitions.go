@@ -26,7 +26,10 @@ type part struct {
 	// told is true when OnAssigned has returned: before that nothing starts. leaving is the revocation that callbacks hold up.
 	told    bool
 	leaving *leaving
+	// watch is what its handler works on; overdue is why it is given up, hurried whether its drain waits for nobody.
 	watch   workWatch
+	overdue *OverdueError
+	hurried bool
 }
 
 // partPhase is how far the group is with a partition; the partition's own machine has the rest.

@@ -299,13 +299,15 @@ type ownershipLost struct {
 	cause error
 }
 
-// processingOverdue: group -> partition: its handler takes too long; nothing more begins, and the drain that follows does not
-// wait for it.
+// processingOverdue: group -> partition: its handler takes too long; nothing more begins here. Sent again, alone, when nothing
+// else is at work.
 type processingOverdue struct {
 	silent
 	epoch kafka.AssignmentEpoch
 	// cause is what the handler's context ends with.
 	cause error
+	// alone is true when nothing else is at work: the context ends now, and the drain waits no longer.
+	alone bool
 }
 
 // givenUpReturned: the gate register -> group: a handler that was given up has returned.

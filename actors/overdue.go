@@ -65,18 +65,29 @@ type work struct {
 	since  time.Time
 }
 
-// look returns what has been at work for the longest time.
-func (w *workWatch) look(now time.Time, c *cell) (oldest work, works bool) {
+// look returns what has been at work for at least limit, the oldest of it.
+func (w *workWatch) look(now time.Time, limit time.Duration, c *cell) (oldest work, overdue bool) {
 	oldest = work{tp: c.tp, epoch: c.epoch}
+	works := false
 	if d := c.delivery.Load(); d != nil {
 		oldest.offset, oldest.since, works = w.lookAtDelivery(now, d)
-		return oldest, works
+	} else {
+		w.delivery, w.marks = nil, nil
+		if e := c.engine.Load(); e != nil {
+			oldest.offset, oldest.since, works = w.lookAtEngine(now, e)
+		}
 	}
-	w.delivery, w.marks = nil, nil
-	if e := c.engine.Load(); e != nil {
-		oldest.offset, oldest.since, works = w.lookAtEngine(now, e)
+	return oldest, works && now.Sub(oldest.since) >= limit
+}
+
+// alone reports whether nothing was at work at the last look that is in time.
+func (w *workWatch) alone(now time.Time, limit time.Duration) bool {
+	for _, seen := range w.claims {
+		if now.Sub(seen) < limit {
+			return false
+		}
 	}
-	return oldest, works
+	return true
 }
 
 func (w *workWatch) lookAtDelivery(now time.Time, d *Delivery) (offset int64, since time.Time, works bool) {
@@ -168,15 +179,19 @@ func (e *engine) atWork(visit func(workClaim)) {
 	})
 }
 
-// processingOverdue is the group's decision: nothing more begins here, the handler's context ends, and the drain that follows
-// does not wait for it.
+// processingOverdue is the group's decision: nothing more begins here. The handler's context ends, and the drain is over, as
+// soon as nothing else of the partition is at work: under key order, or none, the others share the context, and have the
+// whole drain.
 func (p *partition) processingOverdue(ctx actor.Context, m *processingOverdue) {
-	p.handler.stopped, p.handler.overdue = true, true
+	p.handler.stopped, p.handler.overdue, p.handler.alone = true, m.cause, m.alone
 	if d := p.handler.delivery; d != nil {
 		d.halt()
 	}
 	if p.parallel != nil {
 		p.parallel.stop()
+	}
+	if !m.alone {
+		return
 	}
 	p.cancelHandler(m.cause)
 	if p.machine.State() == rebalance.PartitionRevoking {
@@ -187,7 +202,7 @@ func (p *partition) processingOverdue(ctx actor.Context, m *processingOverdue) {
 // drainNow begins the drain, or hurries it.
 func (p *partition) drainNow(ctx actor.Context, m drainWanted) {
 	p.drain, p.closing = m, p.closing || m.closing
-	if p.handler.overdue {
+	if p.handler.alone {
 		p.drain.drainUntil = time.Now()
 	}
 	p.feed(ctx, rebalance.DrainRequested{DrainUntil: p.drain.drainUntil, Deadline: p.drain.deadline})

@@ -42,8 +42,9 @@ type handlerSide struct {
 	// filling is true while a batch waits to be filled.
 	filling bool
 	// stopped is true when the policy ends the consumer, or the handler takes too long: nothing is delivered any more. overdue
-	// is the latter: no drain waits for it.
-	stopped, overdue bool
+	// is why in the second case, alone whether a drain has nothing else to wait for.
+	stopped, alone bool
+	overdue        error
 	// restarts counts the handlers used up under this epoch.
 	restarts int
 }
@@ -482,6 +483,9 @@ func handlerFailure(tp kafka.TopicPartition, reason any) *HandlerError {
 }
 
 func (p *partition) cancelHandler(cause error) {
+	if overdue := p.handler.overdue; overdue != nil && !errors.Is(cause, rebalance.ErrLost) {
+		cause = overdue
+	}
 	if d := p.handler.delivery; d != nil {
 		d.cancel(p.cancelCause(cause))
 	}

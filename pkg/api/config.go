@@ -91,8 +91,9 @@ type Config struct {
 	// the call to its return; HandleAsync on a record from the call to its acknowledgment; an actor on a Deliver until the
 	// last record of it is acknowledged. Waiting for a turn or a retry does not count. When it takes longer, up to an eighth more, there
 	// is an event.ProcessingOverdue, the handler's context ends with an *actors.OverdueError, and the member gives everything
-	// up: its other partitions drain within DrainTimeout, all that is finished is committed, and it leaves the group, also as
-	// a static member, so that others take the partitions at once. It joins again by itself when the handlers that it did not
+	// up: its other partitions, and the other keys of this one, drain within DrainTimeout, all that is finished is committed,
+	// and it leaves the group, also as a static member, so that others take the partitions at once. (Handlers of one
+	// partition under [KeyOrder] or [Unordered] share a context, which ends when the others have, or shortly before the drain.) It joins again by itself when the handlers that it did not
 	// wait for have returned (an actor: has stopped); until then Healthy and Stats name them. What they acknowledge late is
 	// dropped and counted.
 	//

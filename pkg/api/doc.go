@@ -39,7 +39,7 @@
 //     Config.MaxInTransit records of each partition.
 //   - A handler that fails or panics is restarted alone, with a backoff and within a budget; see [Restart]. Other partitions
 //     do not notice. When the budget is spent the partition is paused and probed, or, with supervisor.StopAll, the consumer
-//     ends. A slow or blocked handler does not cost the membership.
+//     ends. A slow or blocked handler does not cost the membership, unless Config.MaxProcessingTime says so.
 //   - When a partition moves to another member, its handler may finish within Config.DrainTimeout, what it finished is
 //     committed, and only then the partition is let go.
 //
