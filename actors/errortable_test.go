@@ -417,6 +417,9 @@ func leaveAnsweredWith(t *testing.T, err error) string {
 			}
 			return "left, told"
 		}
+		if refused, ok := effect.(rebalance.Refused); ok && errors.As(refused.Err, new(*rebalance.AttemptError)) {
+			return cellRetry
+		}
 	}
 	t.Fatalf("%v: not left: %v", err, m.effects)
 	return ""

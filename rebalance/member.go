@@ -68,6 +68,8 @@ type request struct {
 // leaving is where a member in LEAVING is. drainUntil and deadline are the caller's.
 type leaving struct {
 	drainUntil, deadline time.Time
+	// tryUntil is until when LeaveGroup is tried again; zero before it has failed.
+	tryUntil time.Time
 	// err is what did not go well.
 	err error
 	// givingUp is true when the member comes back, keptID the id it comes back with.

@@ -32,7 +32,7 @@ func (m *Member) giveUpAsked(now time.Time, in GiveUp) error {
 		return nil // out already
 	case StateLeaving:
 		if m.leave.givingUp {
-			return m.leaveSooner(leave)
+			return m.leaveSooner(now, leave)
 		}
 		return nil
 	case StateJoining, StateSyncing, StateAssigning, StateAssigned, StateRevoking, StateRevoked:
@@ -56,7 +56,7 @@ func (m *Member) leavePostponed(now time.Time) error {
 
 // stayAway makes a member that was giving up leave for good.
 func (m *Member) stayAway() error {
-	m.leave.givingUp, m.leave.keptID = false, ""
+	m.leave.givingUp, m.leave.keptID, m.leave.tryUntil = false, "", time.Time{}
 	if m.request.kind == requestLeave && m.request.seq == 0 {
 		m.request = request{}
 		return m.leaveOn()
@@ -64,14 +64,25 @@ func (m *Member) stayAway() error {
 	return nil
 }
 
+// leaveTries is how long a member that leaves for good tries LeaveGroup again: long enough for a coordinator that moves, and
+// no reason to wait for where there is no cluster any more.
+const leaveTries = 3 * time.Second
+
 // leaveAgain plans the next try of LeaveGroup when one has failed by something that passes: until the coordinator hears of
-// it nobody else can take the partitions. A member that leaves for good has somebody waiting for it, and tries once.
+// it nobody else can take the partitions. A member that gives up tries until its deadline; one that leaves for good has
+// somebody waiting for it.
 func (m *Member) leaveAgain(now time.Time, err error) bool {
-	if !m.leave.givingUp || verdictOf(err) != verdictRetry {
+	if verdictOf(err) != verdictRetry {
 		return false
 	}
+	if m.leave.tryUntil.IsZero() {
+		m.leave.tryUntil = m.leave.deadline
+		if !m.leave.givingUp {
+			m.leave.tryUntil = earlier(m.leave.deadline, now.Add(leaveTries))
+		}
+	}
 	wait := m.backoff.next()
-	if !now.Add(wait).Before(m.leave.deadline) {
+	if !now.Add(wait).Before(m.leave.tryUntil) {
 		return false
 	}
 	m.retryLater(now, requestLeave, "LeaveGroup", err, wait)

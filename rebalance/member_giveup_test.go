@@ -117,7 +117,7 @@ func TestAMemberThatIsClosedWhileItGivesUpDoesNotComeBack(t *testing.T) {
 	r = newRig(t, nil).to(StateAssigned).step(r0GiveUp(), ">LEAVING RevokePartitions(2)")
 	r.releaseAll(r.m.Granted(), "SendLeave").step(LeaveAnswered{Seq: r.m.seq, Err: errNetwork}, "Refused")
 	r.step(later, "SendLeave") // it does not wait for the next try
-	r.step(LeaveAnswered{Seq: r.m.seq, Err: errNetwork}, "LeaveGeneration >UNJOINED Left")
+	r.step(LeaveAnswered{Seq: r.m.seq, Err: kafka.GroupAuthorizationFailed}, "LeaveGeneration >UNJOINED Left")
 
 	r = newRig(t, asStatic).to(StateAssigned).step(r0GiveUp(), ">LEAVING RevokePartitions(2)")
 	r.step(later, "").releaseAll(r.m.Granted(), "LeaveGeneration >UNJOINED Left") // as a static member that is closed

@@ -11,7 +11,7 @@ import (
 func (m *Member) leaveAsked(now time.Time, in Leave) error {
 	in = boundedLeave(now, in)
 	if m.state == StateLeaving {
-		return errors.Join(m.stayAway(), m.leaveSooner(in))
+		return errors.Join(m.stayAway(), m.leaveSooner(now, in))
 	}
 	m.postpone(now, postponedLeave{leave: in, reason: "leaving"})
 	return nil // Step leaves at once when nothing is waited for
@@ -72,12 +72,12 @@ func (m *Member) leaveNow(now time.Time, p postponedLeave) error {
 }
 
 // leaveSooner takes an earlier deadline; a later one changes nothing.
-func (m *Member) leaveSooner(in Leave) error {
+func (m *Member) leaveSooner(now time.Time, in Leave) error {
 	if !in.Deadline.Before(m.leave.deadline) && !in.DrainUntil.Before(m.leave.drainUntil) {
 		return nil
 	}
 	m.leave.deadline = earlier(m.leave.deadline, in.Deadline)
-	m.leave.drainUntil = earlier(m.leave.drainUntil, in.DrainUntil)
+	m.leave.drainUntil = later(earlier(m.leave.drainUntil, in.DrainUntil), now)
 	m.revokeForLeave()
 	return nil
 }

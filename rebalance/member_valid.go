@@ -34,7 +34,7 @@ func (m *Member) validRequest() error {
 	case StateSyncing:
 		ok = kind == requestSync && m.assignments != nil || kind == requestTopics && m.assignments == nil && m.leads()
 	case StateLeaving:
-		ok = kind == requestNone || kind == requestLeave && (m.request.seq != 0 || m.leave.givingUp && m.memberID != "")
+		ok = kind == requestNone || kind == requestLeave && (m.request.seq != 0 || m.memberID != "")
 	case StateUnjoined, StateAssigning, StateAssigned, StateRevoking, StateRevoked, StateFatal:
 		ok = kind == requestNone
 	}
