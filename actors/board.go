@@ -39,6 +39,7 @@ type board struct {
 	cells         map[kafka.TopicPartition]*cell
 	missingTopics []string
 	absent        []kafka.TopicPartition
+	subscription  []string
 	joined        bool
 	// trouble is why the member cannot join; troubles numbers them, told is the last one that WaitJoined returned.
 	trouble        error
@@ -226,6 +227,12 @@ func (b *board) missing(topics []string) {
 	b.missingTopics = topics
 }
 
+func (b *board) subscribed(topics []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subscription = topics
+}
+
 // beat notes the last answered heartbeat by the time it was sent.
 func (b *board) beat(sent time.Time) {
 	b.mu.Lock()
@@ -273,6 +280,7 @@ func (b *board) stats() Stats {
 		StaleAcks: b.acks.stale.Load(), RepeatedAcks: b.acks.repeated.Load(), ForeignAcks: b.acks.foreign.Load(),
 		StaleMessages: b.staleMessages.Load(), MissingTopics: slices.Clone(b.missingTopics),
 		MissingPartitions: slices.Clone(b.absent),
+		Subscription:      slices.Clone(b.subscription),
 	}
 	for _, c := range b.sortedCells() {
 		s.Partitions = append(s.Partitions, c.stats())

@@ -61,18 +61,12 @@ func (c *committer) offsetsRead(ctx actor.Context, m *offsetsRead) {
 	answer := &offsetsFetched{id: m.id, offsets: make(map[kafka.TopicPartition]CommittedOffset), failed: make(map[kafka.TopicPartition]error)}
 	l.open = nil
 	for _, tp := range m.asked {
-		committed, ok := m.offsets[tp]
-		switch {
-		case m.err != nil:
-			answer.failed[tp] = m.err
-		case !ok:
-			answer.failed[tp] = errNotAnswered
-		case committed.Err != nil:
-			answer.failed[tp] = committed.Err
-		default:
+		committed, err := m.of(tp)
+		if err == nil {
 			answer.offsets[tp] = committed
 			continue
 		}
+		answer.failed[tp] = err
 		l.open = append(l.open, tp)
 	}
 	ctx.Send(c.group, answer)
@@ -82,14 +76,31 @@ func (c *committer) offsetsRead(ctx actor.Context, m *offsetsRead) {
 	l.failures++
 	delay := min(c.shared.settings.Backoff.Initial<<min(l.failures-1, 16), c.shared.settings.Backoff.Max)
 	err := answer.failed[l.open[0]]
-	// A transaction that is still open on these offsets is waited for (KIP-447); one that stays open is trouble.
-	if !errors.Is(err, kafka.UnstableOffsetCommit) || l.failures > unstableQuiet {
+	if !l.quiet(err) {
 		c.shared.trouble("committed offsets of "+l.open[0].String(), err, delay)
 	}
 	if m.err != nil {
 		ctx.Send(c.group, &coordinatorDoubted{broker: m.coordinator, err: m.err})
 	}
 	l.alarm.setAt(c.shared.sys, c.self, time.Now().Add(delay), true)
+}
+
+// of returns what the answer says of one partition: its committed offset, or why it has to be asked for again.
+func (m *offsetsRead) of(tp kafka.TopicPartition) (CommittedOffset, error) {
+	committed, ok := m.offsets[tp]
+	switch {
+	case m.err != nil:
+		return CommittedOffset{}, m.err
+	case !ok:
+		return CommittedOffset{}, errNotAnswered
+	}
+	return committed, committed.Err
+}
+
+// quiet reports whether a failure is not worth a word. A transaction that is still open on these offsets is waited for
+// (KIP-447); one that stays open is trouble.
+func (l *offsetLookups) quiet(err error) bool {
+	return errors.Is(err, kafka.UnstableOffsetCommit) && l.failures <= unstableQuiet
 }
 
 // unstableQuiet is for how many tries an open transaction is waited for without a word.

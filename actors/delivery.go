@@ -55,6 +55,8 @@ type Delivery struct {
 	ending  atomic.Int32
 	// halted is set when the flow stops for good, suspended by the user's pause.
 	halted, suspended atomic.Bool
+	// begun is set when the handler is given the first record: before, the delivery may wait for its turn.
+	begun atomic.Bool
 	// armed lets one acknowledgment send a signal; the partition arms it again when it can use another one.
 	armed atomic.Bool
 	// root and partition are where the signal goes, told is called instead where it is set; with neither nobody is told.

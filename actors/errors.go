@@ -9,6 +9,9 @@ import (
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
+// ErrNoGroup means that something was asked of a consumer without a group that only a group can do.
+var ErrNoGroup = errors.New("troupe: the consumer is in no group")
+
 // Why a handler's context ended, for context.Cause; rebalance.ErrRevoked and rebalance.ErrLost are the others.
 var (
 	// ErrClosing: the consumer is closing. Close returns it, too, when it is called from inside a handler.

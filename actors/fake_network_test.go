@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,6 +68,9 @@ func (f *fakeClient) Metadata(ctx context.Context, topics []string) (*ClusterMet
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := &ClusterMetadata{Brokers: maps.Clone(c.brokers), Topics: make(map[string]TopicMetadata)}
+	if topics == nil {
+		topics = slices.Collect(maps.Keys(c.topics))
+	}
 	for _, name := range topics {
 		t := c.topics[name]
 		if t == nil {

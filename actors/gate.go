@@ -18,6 +18,9 @@ type gates struct {
 	sys  *system
 	mu   sync.Mutex
 	held map[kafka.TopicPartition]*gate
+	// given are those that the member gave up, until they return; group is who hears of it. See gate_giveup.go.
+	given map[kafka.TopicPartition]work
+	group *actor.PID
 }
 
 // worked tells the record that a handler works on. It is asked from other goroutines.
@@ -31,7 +34,9 @@ type gate struct {
 	work      worked
 	abandoned bool
 	onReturn  func()
-	waiting   *actor.PID
+	// waiting wants the place, since wanted.
+	waiting *actor.PID
+	wanted  time.Time
 }
 
 func newGates(sys *system) *gates {
@@ -48,6 +53,9 @@ func (g *gates) enter(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch, work
 		held = &gate{}
 		g.held[tp] = held
 	case held.busy:
+		if held.waiting == nil {
+			held.wanted = time.Now()
+		}
 		held.waiting = waiter
 		return false
 	}
@@ -65,7 +73,11 @@ func (g *gates) leave(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) {
 	}
 	onReturn, waiting := held.onReturn, held.waiting
 	*held = gate{}
+	group := g.leftGivenUp(tp, epoch)
 	g.mu.Unlock()
+	if group != nil {
+		g.sys.root.Send(group, &givenUpReturned{})
+	}
 	if onReturn != nil {
 		onReturn()
 	}

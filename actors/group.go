@@ -59,6 +59,7 @@ type group struct {
 	syncSent     time.Time
 	praised      time.Time
 	releaseAlarm alarm
+	workAlarm    alarm // see group_giveup.go
 	closing      bool
 	finishing    bool
 	err          error
@@ -66,6 +67,8 @@ type group struct {
 
 	// absent are partitions assigned without a group that their topic does not have.
 	absent []kafka.TopicPartition
+	// subscription is what the member asks for, in order.
+	subscription []string
 }
 
 // need is work that waits for the coordinator.
@@ -147,10 +150,14 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 		g.positionsAnswered(ctx, m)
 	case *partitionReleased:
 		g.partitionReleased(ctx, m)
+	case *givenUpReturned:
+		g.comeBack(ctx)
 	case *callbackDone:
 		g.callbackDone(ctx, m)
 	case *keyReturned:
 		g.keyReturned(ctx, m)
+	case *rejoinWanted:
+		g.rejoinWanted(ctx, m)
 	}
 }
 
@@ -160,7 +167,7 @@ func (g *group) newMember() *rebalance.Member {
 	memberID, lastEpoch := g.shared.board.identity()
 	member, err := rebalance.NewMember(rebalance.MemberConfig{
 		MemberID: memberID, LastEpoch: lastEpoch,
-		GroupID: s.GroupID, GroupInstanceID: s.GroupInstanceID, Topics: g.shared.topicNames(), Assignors: s.Assignors, Rack: s.Rack,
+		GroupID: s.GroupID, GroupInstanceID: s.GroupInstanceID, Topics: g.firstTopics(), Assignors: s.Assignors, Rack: s.Rack,
 		SessionTimeout: s.SessionTimeout, RebalanceTimeout: s.RebalanceTimeout, HeartbeatInterval: s.HeartbeatInterval,
 		DrainTimeout: s.DrainTimeout, BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, Seed: s.Seed,
 	})
@@ -174,6 +181,7 @@ func (g *group) start(ctx actor.Context) {
 	s := g.shared.settings
 	g.self, g.parent = ctx.Self(), ctx.Parent()
 	g.member = g.newMembership()
+	g.shared.board.subscribed(g.subscription)
 	var err error
 	g.link, err = rebalance.NewLink(rebalance.LinkConfig{BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, Seed: s.Seed})
 	if err != nil {
@@ -189,7 +197,7 @@ func (g *group) start(ctx actor.Context) {
 		g.feedLink(ctx, rebalance.LinkStart{})
 	}
 	g.metadata.refresh(g.watched())
-	g.feed(ctx, rebalance.Start{})
+	g.firstJoin(ctx)
 }
 
 // spawnChild starts one of the tree's own actors. When its budget is spent the group fails, and root decides.
@@ -211,7 +219,7 @@ func (g *group) spawnWith(ctx actor.Context, key string, policy supervisor.Polic
 }
 
 func (g *group) stop() {
-	for _, a := range []*alarm{&g.memberAlarm, &g.linkAlarm, &g.releaseAlarm} {
+	for _, a := range []*alarm{&g.memberAlarm, &g.linkAlarm, &g.releaseAlarm, &g.workAlarm} {
 		a.stop()
 	}
 	g.starts.hook.stop()
@@ -231,6 +239,8 @@ func (g *group) alarmRang(ctx actor.Context, m *alarmRang) {
 		g.metadata.refresh(g.watched())
 	case g.releaseAlarm.rang(m):
 		g.releaseOverdue(ctx)
+	case g.workAlarm.rang(m):
+		g.lookForOverdue(ctx)
 	case g.starts.hook.alarm.rang(m):
 		g.positionsAlarm()
 	}
@@ -292,6 +302,8 @@ func (g *group) run(ctx actor.Context, effect rebalance.Effect) {
 		g.lose(ctx, e)
 	case rebalance.Left:
 		g.finish(ctx, e.Err)
+	case rebalance.GaveUp:
+		g.gaveUp(ctx, e.Err)
 	case rebalance.Failed:
 		err := g.explain(e.Err)
 		g.shared.board.troubled(err)
@@ -311,13 +323,6 @@ func (g *group) explain(err error) error {
 	case errors.Is(err, kafka.InvalidSessionTimeout):
 		return fmt.Errorf("SessionTimeout %v is outside of the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms: %w",
 			s.SessionTimeout, err)
-	case errors.Is(err, kafka.InconsistentGroupProtocol):
-		names := make([]string, len(s.Assignors))
-		for i, assignor := range s.Assignors {
-			names[i] = assignor.Name()
-		}
-		return fmt.Errorf("this member offers the assignors %v (Assignors), of which other members of group %q do not know any: %w",
-			names, s.GroupID, err)
 	case errors.Is(err, kafka.FencedInstanceID):
 		return fmt.Errorf("GroupInstanceID %q is used by another member of group %q: %w", s.GroupInstanceID, s.GroupID, err)
 	}
@@ -326,6 +331,7 @@ func (g *group) explain(err error) error {
 
 func (g *group) moved(e rebalance.Moved) {
 	g.shared.board.moved(e.To, e.Generation, e.MemberID)
+	g.freshen(e.To)
 	g.shared.observe(event.MemberMoved{
 		Member: event.Member{GroupID: g.shared.settings.GroupID, MemberID: e.MemberID, Generation: e.Generation},
 		From:   e.From.String(), To: e.To.String(), Cause: e.Cause, Err: e.Err,

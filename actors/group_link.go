@@ -102,12 +102,18 @@ func onTheWay(err error) bool {
 // doubtCoordinator has the link look again when an error says that the broker is not the coordinator, or cannot be
 // reached.
 func (g *group) doubtCoordinator(ctx actor.Context, broker kafka.Broker, err error) {
-	_, coded := errors.AsType[kafka.ErrorCode](err)
-	switch {
-	case err == nil, errors.Is(err, context.Canceled):
-	case !coded, errors.Is(err, kafka.NotCoordinator), errors.Is(err, kafka.CoordinatorNotAvailable):
+	if putsCoordinatorInDoubt(err) {
 		g.feedLink(ctx, rebalance.Doubted{Coordinator: broker, Err: err})
 	}
+}
+
+// putsCoordinatorInDoubt reports whether an error says that its sender is not the coordinator, or that it cannot be reached.
+func putsCoordinatorInDoubt(err error) bool {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return false
+	}
+	_, coded := errors.AsType[kafka.ErrorCode](err)
+	return !coded || errors.Is(err, kafka.NotCoordinator) || errors.Is(err, kafka.CoordinatorNotAvailable)
 }
 
 // coordinatorDoubted is what heartbeats and commits tell. Codes are for the machines; a broker that is silent is news.

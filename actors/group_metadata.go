@@ -3,7 +3,6 @@ package actors
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -45,6 +44,9 @@ type metadataView struct {
 	failures   int
 	urgency    int
 	lastUrgent time.Time
+	// all asks for every topic of the cluster, since patterns choose among them. answered is the time of the last answer.
+	all      bool
+	answered time.Time
 }
 
 type topicView struct {
@@ -62,7 +64,7 @@ type metadataQuery struct {
 
 func newMetadataView(s *shared, self *actor.PID) *metadataView {
 	return &metadataView{
-		shared: s, client: s.network.Metadata(), work: newWorker(s.sys, self, &s.workers),
+		shared: s, client: s.network.Metadata(), work: newWorker(s.sys, self, &s.workers), all: s.selection.HasPatterns(),
 		brokers: make(map[int32]kafka.Broker), topics: make(map[string]*topicView),
 	}
 }
@@ -105,15 +107,16 @@ func (v *metadataView) refresh(watched []string) {
 		v.again = true
 		return
 	}
-	topics := slices.Clone(watched)
+	topics := append([]string{}, watched...)
 	for _, q := range v.queries {
 		topics = append(topics, q.topics...)
 	}
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
 	v.busy, v.again = true, false
+	all := v.all
 	v.work.do(func(ctx context.Context) any {
-		metadata, err := v.client.Metadata(ctx, topics)
+		metadata, err := askMetadata(ctx, v.client, topics, all)
 		return &metadataAnswered{metadata: metadata, err: err}
 	})
 }
@@ -174,14 +177,9 @@ func (v *metadataView) leader(tp kafka.TopicPartition) (PartitionMetadata, kafka
 	return p, broker, ok && p.Leader >= 0
 }
 
-// topicNames lists the subscribed topics in order.
-func (s *shared) topicNames() []string {
-	return slices.Sorted(maps.Keys(s.topics))
-}
-
 // watched are the topics whose metadata is kept fresh.
 func (g *group) watched() []string {
-	out := append(g.shared.topicNames(), g.metadata.led...)
+	out := slices.Concat(g.subscription, g.metadata.led)
 	slices.Sort(out)
 	return slices.Compact(out)
 }
@@ -223,6 +221,8 @@ func (g *group) metadataAnswered(ctx actor.Context, m *metadataAnswered) {
 		// The group's leader may be a client that does not look at ids, and a cooperative one would let us keep what is gone.
 		g.feed(ctx, rebalance.TopicRecreated{Topic: topic})
 	}
+	g.resubscribe(ctx)
+	v.answered = time.Now()
 	infos := v.infos()
 	queries := v.queries
 	v.queries = nil
@@ -245,7 +245,7 @@ func (g *group) nextRefresh() {
 		return
 	}
 	missing := g.leaderMissing() || len(g.absent) > 0
-	for _, name := range g.shared.topicNames() {
+	for _, name := range g.subscription {
 		t := v.topics[name]
 		missing = missing || t == nil || t.Err != nil
 	}
@@ -292,12 +292,15 @@ func (g *group) mergeMetadata(m *ClusterMetadata) {
 	v.brokers = m.Brokers
 	defer g.publishMissing()
 	for name, fresh := range m.Topics {
+		if v.all && !g.concerns(name, &fresh) {
+			continue
+		}
 		old := v.topics[name]
 		if old == nil {
 			old = &topicView{}
 			v.topics[name] = old
 		}
-		_, subscribed := g.shared.topics[name]
+		_, subscribed := slices.BinarySearch(g.subscription, name)
 		before, firstMiss := int32(len(old.Partitions)), old.missed == 0
 		if fresh.Err != nil || len(fresh.Partitions) == 0 {
 			old.Err = fresh.Err
@@ -329,7 +332,7 @@ func hidden(err error) bool { return errors.Is(err, kafka.TopicAuthorizationFail
 // publishMissing tells Stats which subscribed topics are not there.
 func (g *group) publishMissing() {
 	var missing []string
-	for _, name := range g.shared.topicNames() {
+	for _, name := range g.subscription {
 		if t := g.metadata.topics[name]; t != nil && t.missed > 0 {
 			missing = append(missing, name)
 		}

@@ -26,6 +26,10 @@ type part struct {
 	// told is true when OnAssigned has returned: before that nothing starts. leaving is the revocation that callbacks hold up.
 	told    bool
 	leaving *leaving
+	// watch is what its handler works on; overdue is why it is given up, hurried whether its drain waits for nobody.
+	watch   workWatch
+	overdue *OverdueError
+	hurried bool
 }
 
 // partPhase is how far the group is with a partition; the partition's own machine has the rest.
@@ -89,7 +93,7 @@ func (g *group) assign(ctx actor.Context, e rebalance.AssignPartitions) {
 		g.loan.want[tp] = struct{}{}
 		policy := g.shared.settings.TreeRestart
 		policy.OnSpent = supervisor.PauseAndProbe
-		config := partitionConfig{tp: tp, epoch: epoch, cell: p.cell, registration: g.shared.topics[tp.Topic], group: g.self}
+		config := partitionConfig{tp: tp, epoch: epoch, cell: p.cell, registration: g.shared.registration(tp.Topic), group: g.self}
 		pid := g.spawnWith(ctx, p.key, policy, func() actor.Actor { return newPartition(g.shared, config) })
 		g.introduce(ctx, p, pid, partStarting)
 	}
@@ -254,6 +258,7 @@ func (g *group) release(ctx actor.Context, p *part, m *partitionReleased) {
 	g.tell(ctx, committerKey, &partitionFenced{tp: p.tp, epoch: p.epoch})
 	g.settleLoan(ctx)
 	g.unroute(ctx, p)
+	g.awaitGivenUp(p)
 	g.Stop(ctx, p.key)
 	g.shared.memory.drop(partitionHolder(p.tp, p.epoch))
 	g.shared.board.remove(p.tp, p.epoch)

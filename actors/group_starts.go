@@ -103,7 +103,7 @@ func (g *group) offsetsFetched(ctx actor.Context, m *offsetsFetched) {
 		byTopic[tp.Topic][tp.Partition] = rebalance.Committed{Offset: answer.Offset, LeaderEpoch: answer.LeaderEpoch}
 	}
 	for topic, committed := range byTopic {
-		decisions := rebalance.DecideStarts(time.Now().UnixMilli(), topic, committed, q.others(topic), g.shared.topics[topic].Reset)
+		decisions := rebalance.DecideStarts(time.Now().UnixMilli(), topic, committed, q.others(topic), g.shared.registration(topic).Reset)
 		for partition, decision := range decisions {
 			tp := kafka.TopicPartition{Topic: topic, Partition: partition}
 			g.decided(ctx, tp, decision, q.answers[tp])

@@ -43,8 +43,9 @@ type heartbeatDone struct {
 // leaveDone: the heartbeat's worker -> heartbeat.
 type leaveDone struct {
 	silent
-	seq uint64
-	err error
+	seq         uint64
+	coordinator kafka.Broker
+	err         error
 }
 
 func newHeartbeat(s *shared) *heartbeat {
@@ -96,6 +97,9 @@ func (h *heartbeat) receive(ctx actor.Context, message any) {
 	case *leaveGroup:
 		h.leave(ctx, m)
 	case *leaveDone:
+		if m.err != nil {
+			ctx.Send(h.group, &coordinatorDoubted{broker: m.coordinator, err: m.err})
+		}
 		ctx.Send(h.group, &leaveAnswered{seq: m.seq, err: m.err})
 	}
 }
@@ -161,6 +165,6 @@ func (h *heartbeat) leave(ctx actor.Context, m *leaveGroup) {
 	coordinator := h.coordinator
 	h.work.abort()
 	h.work.do(func(c context.Context) any {
-		return &leaveDone{seq: m.seq, err: h.client.Leave(c, coordinator, m.request)}
+		return &leaveDone{seq: m.seq, coordinator: coordinator, err: h.client.Leave(c, coordinator, m.request)}
 	})
 }

@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -42,6 +43,14 @@ type shutdown struct {
 	silent
 	drainUntil time.Time
 	deadline   time.Time
+}
+
+// rejoinWanted: Tree.Rejoin -> root -> group. Answered through the message by the group, or by root when the group failed.
+type rejoinWanted struct {
+	silent
+	reason   string
+	answer   chan error
+	answered atomic.Bool
 }
 
 // groupEnded: group -> root, when the member has left or failed for good and all its children are gone.
@@ -289,6 +298,20 @@ type ownershipLost struct {
 	epoch kafka.AssignmentEpoch
 	cause error
 }
+
+// processingOverdue: group -> partition: its handler takes too long; nothing more begins here. Sent again, alone, when nothing
+// else is at work.
+type processingOverdue struct {
+	silent
+	epoch kafka.AssignmentEpoch
+	// cause is what the handler's context ends with.
+	cause error
+	// alone is true when nothing else is at work: the context ends now, and the drain waits no longer.
+	alone bool
+}
+
+// givenUpReturned: the gate register -> group: a handler that was given up has returned.
+type givenUpReturned struct{ silent }
 
 // partitionReleased: partition -> group: REVOKED. Nothing of the epoch happens any more.
 type partitionReleased struct {

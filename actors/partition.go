@@ -156,8 +156,11 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 		p.commitWanted(ctx, m)
 	case *drainWanted:
 		if p.current(m.epoch) {
-			p.drain, p.closing = *m, m.closing
-			p.feed(ctx, rebalance.DrainRequested{DrainUntil: m.drainUntil, Deadline: m.deadline})
+			p.drainNow(ctx, *m)
+		}
+	case *processingOverdue:
+		if p.current(m.epoch) {
+			p.processingOverdue(ctx, m)
 		}
 	case *ownershipLost:
 		if p.current(m.epoch) {

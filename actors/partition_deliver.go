@@ -41,8 +41,10 @@ type handlerSide struct {
 	paused bool
 	// filling is true while a batch waits to be filled.
 	filling bool
-	// stopped is true when the policy ends the consumer: nothing is delivered any more.
-	stopped bool
+	// stopped is true when the policy ends the consumer, or the handler takes too long: nothing is delivered any more. overdue
+	// is why in the second case, alone whether a drain has nothing else to wait for.
+	stopped, alone bool
+	overdue        error
 	// restarts counts the handlers used up under this epoch.
 	restarts int
 }
@@ -223,6 +225,7 @@ func (p *partition) deliver(ctx actor.Context, records []kafka.Record, attempt i
 	p.feed(ctx, rebalance.DeliveryStarted{})
 	pid := p.Lookup(handlerKey)
 	if d.byActor {
+		d.begun.Store(true)
 		ctx.Send(pid, &Deliver{Delivery: d})
 	} else {
 		d.toRunner.delivery = d
@@ -480,10 +483,16 @@ func handlerFailure(tp kafka.TopicPartition, reason any) *HandlerError {
 }
 
 func (p *partition) cancelHandler(cause error) {
+	if overdue := p.handler.overdue; overdue != nil && !errors.Is(cause, rebalance.ErrLost) {
+		cause = overdue
+	}
 	if d := p.handler.delivery; d != nil {
 		d.cancel(p.cancelCause(cause))
 	}
 	if p.parallel != nil {
 		p.parallel.cancel(p.cancelCause(cause))
+	}
+	for _, d := range p.open {
+		d.cancel(p.cancelCause(cause))
 	}
 }

@@ -156,7 +156,7 @@ func (t *Tree) Resume(ctx context.Context, partitions []kafka.TopicPartition) er
 
 func (t *Tree) pause(ctx context.Context, paused bool, partitions []kafka.TopicPartition) error {
 	for _, tp := range partitions {
-		if t.shared.topics[tp.Topic] == nil || tp.Partition < 0 {
+		if t.shared.registration(tp.Topic) == nil || tp.Partition < 0 {
 			return fmt.Errorf("%w: %s", ErrNotSubscribed, tp)
 		}
 	}

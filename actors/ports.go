@@ -36,7 +36,8 @@ type Network interface {
 
 // MetadataClient finds brokers, partitions and coordinators.
 type MetadataClient interface {
-	// Metadata describes the topics named. Missing topics are in the answer with their error.
+	// Metadata describes the topics named; missing ones are in the answer with their error. Nil topics = every topic that the
+	// member may see.
 	Metadata(ctx context.Context, topics []string) (*ClusterMetadata, error)
 	// FindCoordinator returns the coordinator of a consumer group.
 	FindCoordinator(ctx context.Context, groupID string) (kafka.Broker, error)
@@ -47,7 +48,7 @@ type MetadataClient interface {
 type ClusterMetadata struct {
 	ClusterID string
 	Brokers   map[int32]kafka.Broker
-	// Topics has one entry for every topic asked for.
+	// Topics has one entry for every topic asked for by name.
 	Topics map[string]TopicMetadata
 }
 
@@ -56,6 +57,8 @@ type TopicMetadata struct {
 	// Err is nil or the topic's kafka.ErrorCode.
 	Err error
 	ID  kafka.TopicID
+	// Internal is true for the brokers' own topics.
+	Internal bool
 	// Partitions is ordered by number, without holes.
 	Partitions []PartitionMetadata
 }

@@ -25,6 +25,8 @@ type root struct {
 	err      error
 	report   closeReport
 	shutdown *shutdown
+	// asked are the calls that the group has not answered yet.
+	asked []*rejoinWanted
 }
 
 func newRoot(s *shared, ended func(error, closeReport)) *root {
@@ -59,6 +61,8 @@ func (r *root) Receive(ctx actor.Context) {
 		}
 		// The group is between two incarnations: nothing is owned, so there is nothing to drain.
 		ctx.Stop(ctx.Self())
+	case *rejoinWanted:
+		r.rejoinWanted(ctx, m)
 	case *groupEnded:
 		r.err, r.report = m.err, m.report
 		ctx.Stop(ctx.Self())
@@ -74,6 +78,7 @@ func (r *root) outcome(ctx actor.Context, o supervisor.Outcome) {
 		r.shared.logger.Error("group actor failed", zap.Error(reasonError(o.Reason)), zap.Int("restarts", o.Decision.Restarts))
 		r.shared.standalone.remember(r.shared.board.owned())
 		r.shared.board.ownNothing()
+		r.answerAsked()
 		if r.shutdown != nil {
 			r.err = fmt.Errorf("%w: %w", ErrTreeFailed, reasonError(o.Reason))
 			ctx.Stop(ctx.Self())

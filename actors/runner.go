@@ -61,6 +61,7 @@ func (r *runner) start() {
 		return
 	}
 	r.waiting, r.running, r.gated = nil, d, false
+	d.begun.Store(true)
 	go r.run(d, r.self)
 }
 

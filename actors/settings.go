@@ -63,10 +63,12 @@ func (o Order) String() string {
 type Registration struct {
 	// Topics are handled alike; each topic is in one registration only.
 	Topics []string
-	Record RecordHandler
-	Batch  BatchHandler
-	Async  AsyncHandler
-	Actor  ActorProducer
+	// Allow and Deny are expressions for topics beside those named; see rebalance.TopicRule.
+	Allow, Deny []string
+	Record      RecordHandler
+	Batch       BatchHandler
+	Async       AsyncHandler
+	Actor       ActorProducer
 	// Order is the engine. Workers is how many handlers run at once over all partitions of the registration, at least 1;
 	// without meaning under OrderPartition.
 	Order   Order
@@ -102,6 +104,9 @@ type Settings struct {
 	RebalanceTimeout  time.Duration
 	DrainTimeout      time.Duration
 	CloseTimeout      time.Duration
+	// MaxProcessingTime is how long a handler may work on what it was given before the member gives everything up; 0 for as
+	// long as it likes.
+	MaxProcessingTime time.Duration
 
 	Assignors []rebalance.Assignor
 	Isolation kafka.IsolationLevel

@@ -33,10 +33,15 @@ type Stats struct {
 	MemoryHeld int64
 	// EventsDropped counts events the observer was too slow for.
 	EventsDropped uint64
+	// Subscription has the topics that the member asks for: those named, and those that exist and match a pattern. In order.
+	Subscription []string
 	// MissingTopics are the subscribed topics that do not exist, or may not be seen; they are joined when they appear.
 	MissingTopics []string
 	// MissingPartitions are those assigned without a group that their topics do not have; they are read when they appear.
 	MissingPartitions []kafka.TopicPartition
+	// GaveUp are the handlers because of which the member is out of the group: those that were at work for longer than
+	// MaxProcessingTime, and those of other partitions that the drain could not wait for, as long as they have not returned.
+	GaveUp []RunningHandler
 	// Partitions has the partitions owned now, in order.
 	Partitions []PartitionStats
 }

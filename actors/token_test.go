@@ -140,8 +140,8 @@ func (w *treeWorld) startProbed(look func(*group)) {
 	s := &shared{
 		settings: w.settings, network: w.c, logger: zap.NewNop(), observe: w.observe, sys: sys, gates: newGates(sys),
 		slots: &slots{sys: sys}, memory: newMemory(sys, w.settings.MemoryBudget), board: newBoard(w.settings.GroupID),
-		session: newSession(sys, w.settings.SessionTimeout),
-		topics:  map[string]*Registration{"orders": &w.settings.Registrations[0]},
+		session:   newSession(sys, w.settings.SessionTimeout),
+		selection: w.settings.selection(),
 	}
 	w.tree = &Tree{shared: s, closed: make(chan struct{}), done: make(chan struct{})}
 	w.tree.mu.Lock()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/rebalance"
 )
 
 // shared is what every actor of a tree knows: the settings, the ports, and the few registers that outlive single actors.
@@ -34,8 +35,8 @@ type shared struct {
 	workers workerCount
 	// standalone is nil in a group.
 	standalone *standalone
-	// topics maps every subscribed topic to its registration.
-	topics map[string]*Registration
+	// selection says which topics are wanted, by the index of their registration.
+	selection *rebalance.Selection
 }
 
 // Tree is one consumer-group member: a tree of actors and the handles to it. Its methods are safe from any goroutine.
@@ -76,7 +77,7 @@ func SpawnTree(settings Settings, deps Deps) *Tree {
 		memory: newMemory(sys, settings.MemoryBudget), board: newBoard(settings.GroupID),
 		session:    newSession(sys, settings.SessionTimeout),
 		standalone: newStandalone(settings.Standalone),
-		topics:     make(map[string]*Registration),
+		selection:  settings.selection(),
 		pools:      make(map[*Registration]*pool),
 	}
 	if s.standalone != nil {
@@ -86,9 +87,6 @@ func SpawnTree(settings Settings, deps Deps) *Tree {
 	for i := range settings.Registrations {
 		if reg := &settings.Registrations[i]; reg.Order != OrderPartition {
 			s.pools[reg] = newPool(s, reg)
-		}
-		for _, topic := range settings.Registrations[i].Topics {
-			s.topics[topic] = &settings.Registrations[i]
 		}
 	}
 	t := &Tree{shared: s, closed: make(chan struct{}), done: make(chan struct{})}
@@ -123,6 +121,7 @@ func (t *Tree) Err() error {
 // Stats returns a snapshot.
 func (t *Tree) Stats() Stats {
 	stats := t.shared.board.stats()
+	stats.GaveUp = t.shared.gates.givenUp(time.Now())
 	stats.MemoryHeld = t.shared.memory.held()
 	stats.StaleMessages += uint64(t.shared.sys.droppedMessages())
 	return stats
@@ -138,7 +137,16 @@ func (t *Tree) Healthy() error {
 		}
 		return fmt.Errorf("%w: the consumer is closed", ErrNotHealthy)
 	default:
-		return t.shared.board.healthy(time.Now(), t.shared.settings.SessionTimeout)
+		now := time.Now()
+		err := t.shared.board.healthy(now, t.shared.settings.SessionTimeout)
+		for _, r := range t.shared.gates.givenUp(now) {
+			if err != nil {
+				err = fmt.Errorf("%w: %w", err, &OverdueError{
+					TopicPartition: r.TopicPartition, Offset: r.Offset, Age: r.Age, Limit: t.shared.settings.MaxProcessingTime,
+				})
+			}
+		}
+		return err
 	}
 }
 

@@ -68,6 +68,8 @@ func TestStandalone_EachPartitionStartsWhereItWasAssigned(t *testing.T) {
 		assert.Len(t, stats.Partitions, 4)
 		assert.Zero(t, stats.Rebalances)
 		assert.NoError(t, w.tree.Commit(context.Background()), "there is nothing to commit to")
+		assert.ErrorIs(t, w.tree.Rejoin(context.Background(), "test"), ErrNoGroup)
+		assert.Equal(t, []string{"orders"}, stats.Subscription)
 		started := time.Now()
 		assert.NoError(t, w.tree.Close(context.Background()))
 		assert.Less(t, time.Since(started), time.Second)

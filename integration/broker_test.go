@@ -20,6 +20,7 @@ type broker interface {
 	CreateTopic(t *testing.T, topic string, partitions int32)
 	// AddPartitions makes the topic grow by added.
 	AddPartitions(t *testing.T, topic string, added int)
+	DeleteTopic(t *testing.T, topic string)
 	Produce(t *testing.T, topic string, records ...kafka.Record)
 	// TryProduce is Produce for other goroutines.
 	TryProduce(ctx context.Context, topic string, records ...kafka.Record) error

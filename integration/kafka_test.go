@@ -57,6 +57,21 @@ func (a admin) CreateTopic(t *testing.T, topic string, partitions int32) {
 	checked(t, err, resp.Topics[0].ErrorCode)
 }
 
+// DeleteTopic implements broker.
+func (a admin) DeleteTopic(t *testing.T, topic string) {
+	t.Helper()
+	req := kmsg.NewPtrDeleteTopicsRequest()
+	req.TimeoutMillis = int32(requestTimeout.Milliseconds())
+	req.TopicNames = []string{topic} // up to version 5, Topics after it
+	named := kmsg.NewDeleteTopicsRequestTopic()
+	named.Topic = &topic
+	req.Topics = append(req.Topics, named)
+	resp, err := req.RequestWith(requestContext(t), a.client)
+	require.NoError(t, err)
+	checked(t, err, resp.Topics[0].ErrorCode)
+	a.client.PurgeTopicsFromClient(topic)
+}
+
 // AddPartitions implements broker.
 func (a admin) AddPartitions(t *testing.T, topic string, added int) {
 	t.Helper()

@@ -115,7 +115,11 @@ func firstStepSkipped(t *testing.T, b broker) {
 	settled(t, partitions, one)
 	two := join("two", rebalance.CooperativeSticky())
 	refused := tellsOf(t, two, patience, func(e event.ConnectFailed) bool { return errors.Is(e.Err, kafka.InconsistentGroupProtocol) })
-	require.ErrorContains(t, refused.Err, "cooperative-sticky")
+	var mismatch *rebalance.ProtocolMismatchError
+	require.ErrorAs(t, refused.Err, &mismatch)
+	require.Equal(t, []string{"cooperative-sticky"}, mismatch.Offered)
+	require.Equal(t, "range", mismatch.InUse)
+	require.ErrorContains(t, refused.Err, `offers the assignors ["cooperative-sticky"], the group uses "range"`)
 	require.ErrorIs(t, two.WaitJoined(t.Context()), kafka.InconsistentGroupProtocol)
 	n := fill(t, b, topic, partitions, 10)
 	eventually(t, patience, "the group goes on", func() bool { return l.distinct() == n })

@@ -80,7 +80,7 @@ type RevokePartitions struct {
 	Grants     []Grant
 	DrainUntil time.Time
 	Deadline   time.Time
-	// Closing is true when the member is leaving for good.
+	// Closing is true when the member is leaving for good, and not coming back.
 	Closing bool
 }
 

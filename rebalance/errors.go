@@ -70,6 +70,34 @@ func (e *AttemptError) Error() string {
 // Unwrap returns the cause.
 func (e *AttemptError) Unwrap() error { return e.Err }
 
+// ProtocolMismatchError says that no assignor that the member offers is known to all other members of the group
+// (INCONSISTENT_GROUP_PROTOCOL), or that the group is not one of consumers. It comes inside an [AttemptError], for a rolling
+// upgrade may mend it.
+type ProtocolMismatchError struct {
+	GroupID string
+	// Offered are the names of the assignors that this member offers.
+	Offered []string
+	// Type is the group's protocol type, "consumer" for consumers, and InUse its assignor. Empty where the coordinator does not say:
+	// in the middle of a rebalance, or without the right to describe the group.
+	Type, InUse string
+	Err         error
+}
+
+// Error names what each side offers.
+func (e *ProtocolMismatchError) Error() string {
+	theirs := "some member knows none of them"
+	switch {
+	case e.Type != "" && e.Type != "consumer":
+		theirs = fmt.Sprintf("the group is not one of consumers but of type %q", e.Type)
+	case e.InUse != "":
+		theirs = fmt.Sprintf("the group uses %q", e.InUse)
+	}
+	return fmt.Sprintf("group %q: this member offers the assignors %q, %s: %v", e.GroupID, e.Offered, theirs, e.Err)
+}
+
+// Unwrap returns the broker's refusal.
+func (e *ProtocolMismatchError) Unwrap() error { return e.Err }
+
 func unexpected(in any, state fmt.Stringer) error {
 	return fmt.Errorf("rebalance: %w: %T in %s", ErrUnexpectedInput, in, state)
 }

@@ -11,8 +11,11 @@ import (
 //sumtype:decl
 type Input interface{ memberInput() }
 
-// Start asks the member to join its group. Legal once, in UNJOINED.
-type Start struct{}
+// Start asks the member to join its group. Legal in UNJOINED: once at first, and after it has left or given up.
+type Start struct {
+	// Reason is told to the coordinator (KIP-800). Empty = "first join".
+	Reason string
+}
 
 // JoinAnswered carries the outcome of the JoinGroup with that Seq. An answer to an older one is stale and ignored.
 type JoinAnswered struct {
@@ -82,7 +85,14 @@ type TopicsChanged struct{ Partitions map[string]TopicInfo }
 // given up at once, and the member joins again to be given it anew.
 type TopicRecreated struct{ Topic string }
 
-// Rejoin asks for a new rebalance, for example when the own subscription changed. Cause is told to the coordinator.
+// SubscriptionChanged says which topics the member is to ask for from now on. Legal in every state.
+type SubscriptionChanged struct {
+	Topics []string
+	// Gone are topics no longer in Topics because they do not exist any more.
+	Gone []string
+}
+
+// Rejoin asks for a new rebalance. Cause is told to the coordinator.
 type Rejoin struct{ Cause string }
 
 // Leave asks the member to give everything up and leave the group, all of it before Deadline.
@@ -101,18 +111,19 @@ type LeaveAnswered struct {
 // Tick says that the time [Member.Deadline] named has come.
 type Tick struct{}
 
-func (Start) memberInput()             {}
-func (JoinAnswered) memberInput()      {}
-func (TopicsKnown) memberInput()       {}
-func (SyncAnswered) memberInput()      {}
-func (HeartbeatAnswered) memberInput() {}
-func (SessionExpired) memberInput()    {}
-func (CommitFenced) memberInput()      {}
-func (PartitionStarted) memberInput()  {}
-func (PartitionReleased) memberInput() {}
-func (TopicsChanged) memberInput()     {}
-func (TopicRecreated) memberInput()    {}
-func (Rejoin) memberInput()            {}
-func (Leave) memberInput()             {}
-func (LeaveAnswered) memberInput()     {}
-func (Tick) memberInput()              {}
+func (Start) memberInput()               {}
+func (JoinAnswered) memberInput()        {}
+func (TopicsKnown) memberInput()         {}
+func (SyncAnswered) memberInput()        {}
+func (HeartbeatAnswered) memberInput()   {}
+func (SessionExpired) memberInput()      {}
+func (CommitFenced) memberInput()        {}
+func (PartitionStarted) memberInput()    {}
+func (PartitionReleased) memberInput()   {}
+func (TopicsChanged) memberInput()       {}
+func (TopicRecreated) memberInput()      {}
+func (SubscriptionChanged) memberInput() {}
+func (Rejoin) memberInput()              {}
+func (Leave) memberInput()               {}
+func (LeaveAnswered) memberInput()       {}
+func (Tick) memberInput()                {}

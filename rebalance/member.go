@@ -16,7 +16,7 @@ type MemberConfig struct {
 	// GroupInstanceID makes the member a static one (group.instance.id), which does not leave the group when it stops.
 	// Empty = dynamic.
 	GroupInstanceID string
-	// Topics are the topics to consume. At least one.
+	// Topics are the topics to consume. None is legal. Nil = not known yet: the member joins after [SubscriptionChanged].
 	Topics []string
 	// Assignors are offered to the group, preferred first (partition.assignment.strategy). At least one. As long as any of
 	// them is eager the member gives everything up before it joins again, as the Java client does: the group may choose that
@@ -68,8 +68,13 @@ type request struct {
 // leaving is where a member in LEAVING is. drainUntil and deadline are the caller's.
 type leaving struct {
 	drainUntil, deadline time.Time
+	// tryUntil is until when LeaveGroup is tried again; zero before it has failed.
+	tryUntil time.Time
 	// err is what did not go well.
 	err error
+	// givingUp is true when the member comes back, keptID the id it comes back with.
+	givingUp bool
+	keptID   string
 }
 
 // Member is the membership of one consumer in its group. It is not safe for concurrent use.
@@ -94,6 +99,10 @@ type Member struct {
 	// may be given again.
 	previous           []kafka.TopicPartition
 	previousGeneration kafka.Generation
+	// asked are the topics of the last JoinGroup: what an answer to it may give.
+	asked []string
+	// unsubscribed is true when the member was started and waits to hear what to subscribe to.
+	unsubscribed bool
 	// reason is told to the coordinator with the next JoinGroup.
 	reason string
 	// again is the cause of a rebalance asked for while one was under way; empty = none.
@@ -110,7 +119,7 @@ type Member struct {
 	// releaseBy is when partitions that were not released are declared lost.
 	releaseBy time.Time
 	leave     leaving
-	// postponed is a Leave that waits for the JoinGroup or SyncGroup under way; nil when there is none.
+	// postponed is a Leave or GiveUp that waits for the JoinGroup or SyncGroup under way; nil when there is none.
 	postponed *postponedLeave
 
 	out []Effect
@@ -121,7 +130,9 @@ func NewMember(config MemberConfig) (*Member, error) {
 	if err := config.check(); err != nil {
 		return nil, err
 	}
-	config.Topics = slices.Compact(slices.Sorted(slices.Values(config.Topics)))
+	if config.Topics != nil {
+		config.Topics = append([]string{}, slices.Compact(slices.Sorted(slices.Values(config.Topics)))...)
+	}
 	config.Assignors = slices.Clone(config.Assignors)
 	return &Member{
 		config:     config,
@@ -141,7 +152,6 @@ func (c *MemberConfig) check() error {
 		what string
 	}{
 		{c.GroupID == "", "GroupID is empty"},
-		{len(c.Topics) == 0, "no topics"},
 		{slices.Contains(c.Topics, ""), "a topic's name is empty"},
 		{len(c.Assignors) == 0, "no assignors"},
 		{slices.ContainsFunc(c.Assignors, func(a Assignor) bool { return a == nil || a.Name() == "" }), "an assignor is nil or has no name"},
@@ -170,8 +180,7 @@ func (m *Member) Step(now time.Time, in Input) ([]Effect, error) {
 	m.out = nil
 	err := m.handle(now, in)
 	if p := m.postponed; p != nil && (!m.placePending() || !now.Before(p.until)) {
-		m.postponed = nil
-		err = errors.Join(err, m.leaveNow(now, p.leave))
+		err = errors.Join(err, m.leavePostponed(now))
 	}
 	return m.out, err
 }
@@ -179,7 +188,7 @@ func (m *Member) Step(now time.Time, in Input) ([]Effect, error) {
 func (m *Member) handle(now time.Time, in Input) error {
 	switch in := in.(type) {
 	case Start:
-		return m.start(now)
+		return m.start(now, in)
 	case JoinAnswered:
 		return m.joinAnswered(now, in)
 	case TopicsKnown:
@@ -200,12 +209,16 @@ func (m *Member) handle(now time.Time, in Input) error {
 		return m.topicsChanged(now, in)
 	case TopicRecreated:
 		return m.topicRecreated(now, in)
+	case SubscriptionChanged:
+		return m.subscriptionChanged(now, in)
 	case Rejoin:
 		return m.rejoinAsked(now, in)
 	case Leave:
 		return m.leaveAsked(now, in)
+	case GiveUp:
+		return m.giveUpAsked(now, in)
 	case LeaveAnswered:
-		return m.leaveAnswered(in)
+		return m.leaveAnswered(now, in)
 	case Tick:
 		return m.tick(now)
 	}

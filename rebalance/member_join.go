@@ -1,6 +1,7 @@
 package rebalance
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,11 +11,15 @@ import (
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
-func (m *Member) start(now time.Time) error {
+func (m *Member) start(now time.Time, in Start) error {
 	if m.state != StateUnjoined {
-		return unexpected(Start{}, m.state)
+		return unexpected(in, m.state)
 	}
-	m.reason = "first join"
+	m.reason = cmp.Or(in.Reason, "first join")
+	if m.config.Topics == nil {
+		m.unsubscribed = true
+		return nil
+	}
 	return m.toJoining(now, "start", nil, 0)
 }
 
@@ -38,7 +43,7 @@ func (m *Member) joinAfter(now time.Time, wait time.Duration) {
 
 func (m *Member) sendJoin() {
 	// A JoinGroup carries everything that an earlier wish to rejoin was about.
-	m.again = ""
+	m.again, m.asked = "", m.config.Topics
 	if m.entered != kafka.NoGeneration {
 		m.emit(HoldCommits{})
 	}

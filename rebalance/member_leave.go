@@ -9,24 +9,37 @@ import (
 )
 
 func (m *Member) leaveAsked(now time.Time, in Leave) error {
-	// Times that have passed, zero included, mean now.
-	in.Deadline = later(in.Deadline, now)
-	in.DrainUntil = earlier(later(in.DrainUntil, now), in.Deadline)
+	in = boundedLeave(now, in)
 	if m.state == StateLeaving {
-		return m.leaveSooner(in)
+		return errors.Join(m.stayAway(), m.leaveSooner(now, in))
 	}
-	if p := m.postponed; p != nil {
-		in.Deadline, in.DrainUntil = earlier(in.Deadline, p.leave.Deadline), earlier(in.DrainUntil, p.leave.DrainUntil)
-	}
-	m.postponed = &postponedLeave{leave: in, until: now.Add(in.DrainUntil.Sub(now) / 2)}
+	m.postpone(now, postponedLeave{leave: in, reason: "leaving"})
 	return nil // Step leaves at once when nothing is waited for
 }
 
-// postponedLeave is a Leave that waits until a JoinGroup under way has led to the next generation, or until half of the time
+// boundedLeave has its times in order: those that have passed, zero included, mean now.
+func boundedLeave(now time.Time, in Leave) Leave {
+	in.Deadline = later(in.Deadline, now)
+	in.DrainUntil = earlier(later(in.DrainUntil, now), in.Deadline)
+	return in
+}
+
+// postpone has a leave wait; of two, the earlier times hold.
+func (m *Member) postpone(now time.Time, p postponedLeave) {
+	if other := m.postponed; other != nil {
+		p.leave.Deadline, p.leave.DrainUntil = earlier(p.leave.Deadline, other.leave.Deadline), earlier(p.leave.DrainUntil, other.leave.DrainUntil)
+	}
+	p.until = now.Add(p.leave.DrainUntil.Sub(now) / 2)
+	m.postponed = &p
+}
+
+// postponedLeave is a Leave or GiveUp that waits until a JoinGroup under way has led to the next generation, or until half of the time
 // to drain is gone. Nobody can commit in between: the group has left the old generation and the new one is not known.
 type postponedLeave struct {
-	leave Leave
-	until time.Time
+	leave    Leave
+	until    time.Time
+	givingUp bool
+	reason   string
 }
 
 // placePending reports whether a member that has kept its partitions waits for its place in the next generation.
@@ -37,29 +50,34 @@ func (m *Member) placePending() bool {
 	return m.state == StateJoining && m.request.seq != 0 || m.state == StateSyncing
 }
 
-func (m *Member) leaveNow(now time.Time, in Leave) error {
+func (m *Member) leaveNow(now time.Time, p postponedLeave) error {
+	in := p.leave
 	in.DrainUntil = later(in.DrainUntil, now)
 	in.Deadline = later(in.Deadline, in.DrainUntil)
 	if m.held.owned() > 0 && (m.state == StateJoining || m.state == StateSyncing) {
 		// No place in time. The generation that the group had may still be the one it has.
 		m.emit(ResumeCommits{Generation: max(m.generation, m.entered), MemberID: m.memberID})
 	}
-	if err := m.move(StateLeaving, "leave", nil); err != nil {
+	cause := "leave"
+	if p.givingUp {
+		cause = "give up: " + p.reason
+	}
+	if err := m.move(StateLeaving, cause, nil); err != nil {
 		return err
 	}
-	m.leave = leaving{drainUntil: in.DrainUntil, deadline: in.Deadline}
-	m.again, m.reason = "", "leaving"
+	m.leave = leaving{drainUntil: in.DrainUntil, deadline: in.Deadline, givingUp: p.givingUp}
+	m.again, m.reason, m.unsubscribed = "", p.reason, false
 	m.revokeForLeave()
 	return m.leaveOn()
 }
 
 // leaveSooner takes an earlier deadline; a later one changes nothing.
-func (m *Member) leaveSooner(in Leave) error {
+func (m *Member) leaveSooner(now time.Time, in Leave) error {
 	if !in.Deadline.Before(m.leave.deadline) && !in.DrainUntil.Before(m.leave.drainUntil) {
 		return nil
 	}
 	m.leave.deadline = earlier(m.leave.deadline, in.Deadline)
-	m.leave.drainUntil = earlier(m.leave.drainUntil, in.DrainUntil)
+	m.leave.drainUntil = later(earlier(m.leave.drainUntil, in.DrainUntil), now)
 	m.revokeForLeave()
 	return nil
 }
@@ -74,7 +92,7 @@ func (m *Member) revokeForLeave() {
 	reserve := min(leaveReserve, m.leave.deadline.Sub(m.leave.drainUntil)/2)
 	deadline := m.leave.deadline.Add(-reserve)
 	m.releaseBy = deadline.Add(reserve / 2)
-	m.emit(RevokePartitions{Grants: grants, DrainUntil: m.leave.drainUntil, Deadline: deadline, Closing: true})
+	m.emit(RevokePartitions{Grants: grants, DrainUntil: m.leave.drainUntil, Deadline: deadline, Closing: !m.leave.givingUp})
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -91,10 +109,8 @@ func (m *Member) leaveOn() error {
 		return nil
 	}
 	m.releaseBy = time.Time{}
-	if m.memberID != "" && m.config.GroupInstanceID == "" {
-		m.emit(SendLeave{Seq: m.send(requestLeave), Request: LeaveRequest{
-			GroupID: m.config.GroupID, MemberID: m.memberID, GroupInstanceID: m.config.GroupInstanceID, Reason: shortened(m.reason),
-		}})
+	if m.memberID != "" && (m.config.GroupInstanceID == "" || m.leave.givingUp) {
+		m.sendLeave()
 		return nil
 	}
 	m.leaveGeneration(nil)
@@ -104,14 +120,26 @@ func (m *Member) leaveOn() error {
 	return m.left()
 }
 
-func (m *Member) leaveAnswered(in LeaveAnswered) error {
+func (m *Member) sendLeave() {
+	m.emit(SendLeave{Seq: m.send(requestLeave), Request: LeaveRequest{
+		GroupID: m.config.GroupID, MemberID: m.memberID, GroupInstanceID: m.config.GroupInstanceID, Reason: shortened(m.reason),
+	}})
+}
+
+func (m *Member) leaveAnswered(now time.Time, in LeaveAnswered) error {
 	if !m.answered(requestLeave, in.Seq) {
 		return nil
 	}
 	if in.Err != nil && !errors.Is(in.Err, kafka.UnknownMemberID) {
+		if m.leaveAgain(now, in.Err) {
+			return nil
+		}
+		if err := m.leaveRefused(in.Err); err != nil || m.state == StateFatal {
+			return err
+		}
 		m.leave.err = errors.Join(m.leave.err, fmt.Errorf("rebalance: LeaveGroup: %w", in.Err))
 	}
-	// Whatever the answer, the id is not used again.
+	// Whatever the answer, the id is not used again here.
 	m.memberID = ""
 	return m.leaveOn()
 }
@@ -129,6 +157,10 @@ func (m *Member) loseWhileLeaving(cause string, err error, fate idFate) error {
 
 func (m *Member) leaveTick(now time.Time) error {
 	if now.Before(m.leave.deadline) {
+		if m.request.kind == requestLeave && m.request.seq == 0 && !now.Before(m.request.at) {
+			m.sendLeave()
+			return nil
+		}
 		m.loseOverdue()
 		return m.leaveOn()
 	}
@@ -137,6 +169,7 @@ func (m *Member) leaveTick(now time.Time) error {
 	case m.held.owned() > 0:
 		undone = fmt.Errorf("rebalance: %w: %d partitions not released", ErrLeaveUnfinished, m.held.owned())
 	case m.request.kind == requestLeave:
+		m.leave.keptID = m.memberID
 		undone = fmt.Errorf("rebalance: %w: LeaveGroup not answered", ErrLeaveUnfinished)
 	default:
 		undone = fmt.Errorf("rebalance: %w: %d lost partitions not released", ErrLeaveUnfinished, m.held.count(holdLost))
@@ -148,15 +181,20 @@ func (m *Member) leaveTick(now time.Time) error {
 
 // left ends the membership.
 func (m *Member) left() error {
-	err := m.leave.err
-	m.leaveGeneration(err)
+	was := m.leave
+	m.leaveGeneration(was.err)
 	m.held.clear()
 	m.leave = leaving{}
-	if illegal := m.move(StateUnjoined, "left the group", err); illegal != nil {
+	if illegal := m.move(StateUnjoined, "left the group", was.err); illegal != nil {
 		return illegal
 	}
 	m.memberID = ""
 	m.backoff.reset()
-	m.emit(Left{Err: err})
+	if was.givingUp {
+		m.memberID = was.keptID
+		m.emit(GaveUp{Err: was.err})
+		return nil
+	}
+	m.emit(Left{Err: was.err})
 	return nil
 }

@@ -55,9 +55,36 @@ func TestLeaveWhileJoiningAgainLeavesWithTheIDItHas(t *testing.T) {
 	stale := r.joinOK(6, "other")
 	r.step(Leave{DrainUntil: r.now, Deadline: r.now.Add(time.Second)}, ">LEAVING SendLeave")
 	r.step(stale, "")
-	r.step(LeaveAnswered{Seq: r.m.seq, Err: errNetwork}, "LeaveGeneration >UNJOINED Left")
-	if err := find[Left](t, r.effects).Err; !errors.Is(err, errNetwork) {
+	r.step(LeaveAnswered{Seq: r.m.seq, Err: kafka.GroupAuthorizationFailed}, "LeaveGeneration >UNJOINED Left")
+	if err := find[Left](t, r.effects).Err; !errors.Is(err, kafka.GroupAuthorizationFailed) {
 		t.Errorf("left with %v", err)
+	}
+}
+
+// A coordinator that moves is asked again: until it hears of it, nobody else gets the partitions for a whole session.
+func TestLeaveGroupIsTriedAgainForAShortTime(t *testing.T) {
+	r := newRig(t, nil).to(StateLeaving)
+	r.releaseAll(r.m.Granted(), "SendLeave")
+	r.step(LeaveAnswered{Seq: r.m.seq, Err: kafka.NotCoordinator}, "Refused").tickDue("SendLeave")
+	r.step(LeaveAnswered{Seq: r.m.seq}, "LeaveGeneration >UNJOINED Left")
+	if err := find[Left](t, r.effects).Err; err != nil {
+		t.Errorf("left with %v", err)
+	}
+
+	r = newRig(t, nil).to(StateLeaving)
+	r.releaseAll(r.m.Granted(), "SendLeave")
+	began := r.now
+	for tries := 0; r.m.State() == StateLeaving; tries++ {
+		if tries > 0 {
+			r.tickDue("SendLeave")
+		}
+		effects, err := r.m.Step(r.now, LeaveAnswered{Seq: r.m.seq, Err: errNetwork})
+		if r.effects = effects; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := find[Left](t, r.effects).Err; !errors.Is(err, errNetwork) || r.now.Sub(began) > leaveTries {
+		t.Errorf("left with %v after %v", err, r.now.Sub(began))
 	}
 }
 

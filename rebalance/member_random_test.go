@@ -44,6 +44,7 @@ type modelShell struct {
 	revoking map[Grant]bool
 	epoch    kafka.AssignmentEpoch
 	leaving  int
+	givingUp bool
 	// generation is the coordinator's.
 	generation kafka.Generation
 }
@@ -120,13 +121,14 @@ func (s *modelShell) apply(e Effect) {
 		if s.leaving != 1 {
 			s.fail("Left after %d Leaves", s.leaving)
 		}
-		s.leaving = 0
-		for g, lost := range s.given {
-			if !lost {
-				s.fail("left with %v", g)
-			}
+		s.leaving, s.givingUp = 0, false
+		s.left()
+	case GaveUp:
+		if s.leaving != 0 || !s.givingUp {
+			s.fail("GaveUp after %d Leaves, giving up %t", s.leaving, s.givingUp)
 		}
-		clear(s.given)
+		s.givingUp = false
+		s.left()
 	case Failed:
 		if s.state != StateFatal {
 			s.fail("Failed in %s", s.state)
@@ -136,6 +138,16 @@ func (s *modelShell) apply(e Effect) {
 			s.fail("refused nothing")
 		}
 	}
+}
+
+// left checks that nothing is the member's any more when it is out of the group.
+func (s *modelShell) left() {
+	for g, lost := range s.given {
+		if !lost {
+			s.fail("left with %v", g)
+		}
+	}
+	clear(s.given)
 }
 
 func (s *modelShell) assign(e AssignPartitions) {
@@ -157,6 +169,9 @@ func (s *modelShell) step(in Input) {
 	s.t.Helper()
 	if _, ok := in.(Leave); ok && s.leaving == 0 {
 		s.leaving = 1
+	}
+	if _, ok := in.(GiveUp); ok && s.state != StateUnjoined && s.state != StateFatal {
+		s.givingUp = true
 	}
 	if released, ok := in.(PartitionReleased); ok {
 		g := Grant(released)
@@ -226,6 +241,9 @@ func randomMember(t *testing.T, choose chooser, steps int) {
 	if choose(4) == 0 {
 		config.GroupInstanceID = "i"
 	}
+	if choose(4) == 0 {
+		config.Topics = nil // as with a pattern
+	}
 	if choose(2) == 0 {
 		config.Assignors = []Assignor{cooperative{}}
 	}
@@ -240,6 +258,13 @@ func randomMember(t *testing.T, choose chooser, steps int) {
 		s.step(s.random(choose))
 	}
 	// However it stands, leaving ends, and on time.
+	if choose(2) == 0 {
+		s.step(GiveUp{DrainUntil: s.now.Add(3 * time.Second), Deadline: s.now.Add(5 * time.Second)})
+		for range choose(7) {
+			s.now = s.now.Add(time.Second)
+			s.step(s.random(choose))
+		}
+	}
 	s.step(Leave{DrainUntil: s.now.Add(time.Second), Deadline: s.now.Add(2 * time.Second)})
 	for range 4 {
 		s.now = s.now.Add(time.Second)
@@ -262,7 +287,7 @@ func (s *modelShell) random(choose chooser) Input {
 	err := randomErrors[choose(len(randomErrors))]
 	partition := tp([]string{"t", "u", "x"}[choose(3)], int32(choose(3)))
 	g := s.pick(choose, partition)
-	switch choose(16) {
+	switch choose(17) {
 	case 0:
 		return Start{}
 	case 1, 2, 3:
@@ -287,7 +312,12 @@ func (s *modelShell) random(choose chooser) Input {
 		if choose(3) == 0 {
 			return TopicRecreated{Topic: []string{"t", "u"}[choose(2)]}
 		}
+		if choose(4) == 0 {
+			return GiveUp{DrainUntil: s.now.Add(time.Duration(choose(9)) * time.Second), Deadline: s.now.Add(time.Duration(choose(12)) * time.Second), Reason: "random"}
+		}
 		return Rejoin{Cause: "random"}
+	case 15:
+		return SubscriptionChanged{Topics: [][]string{{"t"}, {"t", "u"}, {"u"}, {}}[choose(4)], Gone: [][]string{nil, {"t"}}[choose(2)]}
 	case 14:
 		s.now = s.now.Add(time.Duration(choose(100)) * 100 * time.Millisecond)
 	default:

@@ -207,7 +207,7 @@ func (m *Member) doubted(now time.Time, source string, err error) error {
 		}
 		return m.lose(now, cause, err, forgetMemberID)
 	case doubtInstance:
-		if m.state == StateLeaving {
+		if m.state == StateLeaving && !m.leave.givingUp {
 			m.leave.err = err
 			return m.loseWhileLeaving(cause, err, forgetMemberID)
 		}

@@ -341,7 +341,6 @@ func TestReleaseOfAPartitionNobodyRevokedIsAnError(t *testing.T) {
 func TestMemberConfigIsChecked(t *testing.T) {
 	for name, change := range map[string]func(*MemberConfig){
 		"group":       func(c *MemberConfig) { c.GroupID = "" },
-		"topics":      func(c *MemberConfig) { c.Topics = nil },
 		"empty topic": func(c *MemberConfig) { c.Topics = []string{"t", ""} },
 		"long topic":  func(c *MemberConfig) { c.Topics = []string{string(make([]byte, 1<<15))} },
 		"assignors":   func(c *MemberConfig) { c.Assignors = nil },

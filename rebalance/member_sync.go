@@ -109,7 +109,7 @@ func (m *Member) enter(now time.Time, encoded []byte) error {
 		m.emit(Refused{Err: err})
 	}
 	m.entered = m.generation
-	topics := m.config.Topics
+	topics := m.asked
 	if m.leads() {
 		topics = m.union
 	}
@@ -144,7 +144,7 @@ func (m *Member) grant(partitions []kafka.TopicPartition) (grants, moved []Grant
 	sorted := slices.Compact(slices.SortedFunc(slices.Values(partitions), kafka.TopicPartition.Compare))
 	held := m.held.epochs()
 	for _, tp := range sorted {
-		if !slices.Contains(m.config.Topics, tp.Topic) || tp.Partition < 0 {
+		if !slices.Contains(m.asked, tp.Topic) || tp.Partition < 0 {
 			m.emit(Refused{Err: fmt.Errorf("rebalance: %s assigned: %w", tp, ErrForeignPartition)})
 			continue
 		}

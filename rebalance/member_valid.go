@@ -15,6 +15,9 @@ func (m *Member) Valid() error {
 // validRequest: the member waits for exactly what belongs to its state.
 func (m *Member) validRequest() error {
 	kind := m.request.kind
+	if m.unsubscribed && (m.state != StateUnjoined || m.config.Topics != nil) {
+		return invalid("waits for a subscription in %s, with %v", m.state, m.config.Topics)
+	}
 	if (kind == requestNone) != (m.request == request{}) {
 		return invalid("request %+v", m.request)
 	}
@@ -31,7 +34,7 @@ func (m *Member) validRequest() error {
 	case StateSyncing:
 		ok = kind == requestSync && m.assignments != nil || kind == requestTopics && m.assignments == nil && m.leads()
 	case StateLeaving:
-		ok = kind == requestNone || kind == requestLeave && m.request.seq != 0
+		ok = kind == requestNone || kind == requestLeave && (m.request.seq != 0 || m.memberID != "")
 	case StateUnjoined, StateAssigning, StateAssigned, StateRevoking, StateRevoked, StateFatal:
 		ok = kind == requestNone
 	}

@@ -135,7 +135,8 @@ func (s *Standalone) handle(now time.Time, in Input) error {
 		return s.leaveAsked(now, in)
 	case Tick:
 		return s.tick(now)
-	case JoinAnswered, TopicsKnown, SyncAnswered, HeartbeatAnswered, SessionExpired, CommitFenced, Rejoin, LeaveAnswered:
+	case JoinAnswered, TopicsKnown, SyncAnswered, HeartbeatAnswered, SessionExpired, CommitFenced, SubscriptionChanged, Rejoin, GiveUp,
+		LeaveAnswered:
 		// There is no group that could say so.
 	}
 	return unexpected(in, s.state)

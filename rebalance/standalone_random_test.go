@@ -178,7 +178,7 @@ func (w *aloneTwin) random(choose chooser) Input {
 		}
 		return Tick{}
 	default:
-		return []Input{HeartbeatAnswered{}, SessionExpired{}, Rejoin{}, TopicsKnown{}, Start{}}[choose(5)]
+		return []Input{HeartbeatAnswered{}, SessionExpired{}, Rejoin{}, TopicsKnown{}, Start{}, GiveUp{}}[choose(6)]
 	}
 }
 

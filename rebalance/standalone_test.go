@@ -109,21 +109,23 @@ func (r *aloneRig) begin(tp kafka.TopicPartition, stored, finished int64) StartD
 
 // aloneInputs are one fresh example of every input.
 var aloneInputs = map[string]func(r *aloneRig) Input{
-	"Start":             func(*aloneRig) Input { return Start{} },
-	"JoinAnswered":      func(*aloneRig) Input { return JoinAnswered{} },
-	"TopicsKnown":       func(*aloneRig) Input { return TopicsKnown{} },
-	"SyncAnswered":      func(*aloneRig) Input { return SyncAnswered{} },
-	"HeartbeatAnswered": func(*aloneRig) Input { return HeartbeatAnswered{} },
-	"SessionExpired":    func(*aloneRig) Input { return SessionExpired{} },
-	"CommitFenced":      func(*aloneRig) Input { return CommitFenced{} },
-	"PartitionStarted":  func(*aloneRig) Input { return PartitionStarted{TopicPartition: tp("t", 0), Epoch: 1} },
-	"PartitionReleased": func(*aloneRig) Input { return PartitionReleased{TopicPartition: tp("t", 0), Epoch: 1} },
-	"TopicsChanged":     func(*aloneRig) Input { return seen(map[string]int32{"t": 1, "u": 2}) },
-	"TopicRecreated":    func(*aloneRig) Input { return TopicRecreated{Topic: "t"} },
-	"Rejoin":            func(*aloneRig) Input { return Rejoin{} },
-	"Leave":             func(r *aloneRig) Input { return r.leave() },
-	"LeaveAnswered":     func(*aloneRig) Input { return LeaveAnswered{} },
-	"Tick":              func(*aloneRig) Input { return Tick{} },
+	"Start":               func(*aloneRig) Input { return Start{} },
+	"JoinAnswered":        func(*aloneRig) Input { return JoinAnswered{} },
+	"TopicsKnown":         func(*aloneRig) Input { return TopicsKnown{} },
+	"SyncAnswered":        func(*aloneRig) Input { return SyncAnswered{} },
+	"HeartbeatAnswered":   func(*aloneRig) Input { return HeartbeatAnswered{} },
+	"SessionExpired":      func(*aloneRig) Input { return SessionExpired{} },
+	"CommitFenced":        func(*aloneRig) Input { return CommitFenced{} },
+	"PartitionStarted":    func(*aloneRig) Input { return PartitionStarted{TopicPartition: tp("t", 0), Epoch: 1} },
+	"PartitionReleased":   func(*aloneRig) Input { return PartitionReleased{TopicPartition: tp("t", 0), Epoch: 1} },
+	"TopicsChanged":       func(*aloneRig) Input { return seen(map[string]int32{"t": 1, "u": 2}) },
+	"TopicRecreated":      func(*aloneRig) Input { return TopicRecreated{Topic: "t"} },
+	"SubscriptionChanged": func(*aloneRig) Input { return SubscriptionChanged{Topics: []string{"t"}} },
+	"GiveUp":              func(*aloneRig) Input { return GiveUp{} },
+	"Rejoin":              func(*aloneRig) Input { return Rejoin{} },
+	"Leave":               func(r *aloneRig) Input { return r.leave() },
+	"LeaveAnswered":       func(*aloneRig) Input { return LeaveAnswered{} },
+	"Tick":                func(*aloneRig) Input { return Tick{} },
 }
 
 // aloneTable is what follows from the inputs that a consumer without a group takes; every other one is an error.

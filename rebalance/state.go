@@ -7,7 +7,8 @@ type State uint8
 
 const (
 	// StateUnjoined: not in the group and not trying to be. Nothing is sent. A member is here before Start and after it has
-	// left; a member that lost its membership passes through on its way to JOINING. Left by Start or Leave.
+	// left, or rests here when it has given up; a member that lost its membership passes through on its way to JOINING. Left by
+	// Start or Leave.
 	StateUnjoined State = iota
 	// StateJoining: a JoinGroup is under way or waits for its next try. Under an eager assignor the member owns nothing
 	// (lost partitions may still be on their way out); under a cooperative one it goes on with what it has, and its commits
@@ -28,8 +29,9 @@ const (
 	StateRevoking
 	// StateRevoked: everything that had to be given up is. Nothing is sent; the member goes on to JOINING in the same step.
 	StateRevoked
-	// StateLeaving: partitions drain and commit for the last time, then LeaveGroup goes out (dynamic members only).
-	// Entered by Leave from anywhere. Left to UNJOINED when done, at the latest at the deadline.
+	// StateLeaving: partitions drain and commit for the last time, then LeaveGroup goes out; a static member that leaves for
+	// good sends none. Entered by Leave from anywhere, by GiveUp from wherever the member is in the group or on its way there.
+	// Left to UNJOINED when done, at the latest at the deadline; to FATAL when a member that would come back is fenced.
 	StateLeaving
 	// StateFatal: the coordinator said something that another try cannot change, such as FENCED_INSTANCE_ID. Nothing is
 	// sent. Left only by Leave.
@@ -45,7 +47,7 @@ var memberMoves = moves[State]{
 	StateAssigned:  {StateUnjoined, StateRevoking, StateLeaving, StateFatal},
 	StateRevoking:  {StateUnjoined, StateRevoked, StateLeaving, StateFatal},
 	StateRevoked:   {StateUnjoined, StateJoining, StateLeaving, StateFatal},
-	StateLeaving:   {StateUnjoined},
+	StateLeaving:   {StateUnjoined, StateFatal},
 	StateFatal:     {StateLeaving},
 }
 

@@ -39,6 +39,7 @@ const (
     REVOKED --> LEAVING
     REVOKED --> FATAL
     LEAVING --> UNJOINED
+    LEAVING --> FATAL
     FATAL --> LEAVING
 `
 	wantPartitionChart = `stateDiagram-v2

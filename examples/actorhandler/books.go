@@ -62,7 +62,7 @@ func (b *books) refuse() {
 func (b *books) report(payments *cluster.Cluster, group string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	committed, lag, err := payments.Consumed(group, b.before)
+	committed, lag, err := payments.Consumed(group)
 	if err != nil {
 		return err
 	}

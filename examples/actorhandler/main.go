@@ -24,7 +24,6 @@ import (
 	"github.com/troupego/troupe/examples/internal/cluster"
 	"github.com/troupego/troupe/pkg/api"
 	"github.com/troupego/troupe/pkg/kafka"
-	"github.com/troupego/troupe/pkg/kafkatest"
 	"github.com/troupego/troupe/supervisor"
 )
 
@@ -78,23 +77,12 @@ func parse(args []string) (settings, error) {
 }
 
 func run(ctx context.Context, s settings) error {
-	if len(s.brokers) == 0 {
-		broker, err := kafkatest.StartBroker()
-		if err != nil {
-			return err
-		}
-		defer broker.Close()
-		s.brokers = broker.Addrs()
-	}
-	payments, err := cluster.Connect("actorhandler", s.brokers, s.topic)
+	payments, err := cluster.Open("actorhandler", s.brokers, s.topic, s.partitions)
 	if err != nil {
 		return err
 	}
 	defer payments.Close()
-	before, err := payments.EnsureTopic(s.partitions)
-	if err != nil {
-		return err
-	}
+	s.brokers = payments.Brokers()
 	produced, err := payments.Produce(ctx, s.records, func(number int) (string, []byte) {
 		return fmt.Sprintf("account-%d", number%97), fmt.Append(nil, number)
 	})
@@ -102,7 +90,7 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 
-	books := newBooks(before, produced)
+	books := newBooks(payments.Before(), produced)
 	consumer, err := api.Spawn(ctx, api.Config{Brokers: s.brokers, GroupID: s.group},
 		api.HandleActor(s.topic, func(tp kafka.TopicPartition) actor.Actor { return newAuditor(tp, books) },
 			api.MaxRecords(32), // so many checks of a partition run at once

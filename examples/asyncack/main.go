@@ -22,7 +22,6 @@ import (
 
 	"github.com/troupego/troupe/examples/internal/cluster"
 	"github.com/troupego/troupe/pkg/api"
-	"github.com/troupego/troupe/pkg/kafkatest"
 	"github.com/troupego/troupe/supervisor"
 )
 
@@ -100,23 +99,12 @@ func parse(args []string) (settings, error) {
 
 // run does the whole job.
 func run(ctx context.Context, s settings) (*result, error) {
-	if len(s.brokers) == 0 {
-		broker, err := kafkatest.StartBroker()
-		if err != nil {
-			return nil, err
-		}
-		defer broker.Close()
-		s.brokers = broker.Addrs()
-	}
-	clicks, err := cluster.Connect("asyncack", s.brokers, s.topic)
+	clicks, err := cluster.Open("asyncack", s.brokers, s.topic, s.partitions)
 	if err != nil {
 		return nil, err
 	}
 	defer clicks.Close()
-	before, err := clicks.EnsureTopic(s.partitions)
-	if err != nil {
-		return nil, err
-	}
+	s.brokers = clicks.Brokers()
 	produced, err := clicks.Produce(ctx, s.records, s.click)
 	if err != nil {
 		return nil, err
@@ -126,7 +114,7 @@ func run(ctx context.Context, s settings) (*result, error) {
 		return nil, err
 	}
 	r := &result{Produced: produced, Seconds: time.Since(started).Round(time.Millisecond).Seconds()}
-	if err := r.fill(clicks, s.group, before, books); err != nil {
+	if err := r.fill(clicks, s.group, books); err != nil {
 		return nil, err
 	}
 	fmt.Printf("%d clicks written in %d groups; %d were acknowledged before an earlier one of their partition, %d were refused and came again\n",

@@ -24,11 +24,11 @@ type result struct {
 }
 
 // fill takes the counts from the books and reads the offsets back. before has where each partition ended before the run.
-func (r *result) fill(clicks *cluster.Cluster, group string, before map[int32]int64, b *books) (err error) {
+func (r *result) fill(clicks *cluster.Cluster, group string, b *books) (err error) {
 	seen := b.seen()
 	r.Processed, r.Distinct, r.OrderViolations, r.Retries = seen.processed, seen.distinct, seen.violations, seen.retries
 	r.AckedEarly, r.Groups = seen.early, seen.groups
-	r.Committed, r.Lag, err = clicks.Consumed(group, before)
+	r.Committed, r.Lag, err = clicks.Consumed(group)
 	return err
 }
 

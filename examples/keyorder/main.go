@@ -23,7 +23,6 @@ import (
 
 	"github.com/troupego/troupe/examples/internal/cluster"
 	"github.com/troupego/troupe/pkg/api"
-	"github.com/troupego/troupe/pkg/kafkatest"
 	"github.com/troupego/troupe/supervisor"
 )
 
@@ -90,23 +89,12 @@ func parse(args []string) (settings, error) {
 
 // run does the whole job.
 func run(ctx context.Context, s settings) (*result, error) {
-	if len(s.brokers) == 0 {
-		broker, err := kafkatest.StartBroker()
-		if err != nil {
-			return nil, err
-		}
-		defer broker.Close()
-		s.brokers = broker.Addrs()
-	}
-	payments, err := cluster.Connect("keyorder", s.brokers, s.topic)
+	payments, err := cluster.Open("keyorder", s.brokers, s.topic, s.partitions)
 	if err != nil {
 		return nil, err
 	}
 	defer payments.Close()
-	before, err := payments.EnsureTopic(s.partitions)
-	if err != nil {
-		return nil, err
-	}
+	s.brokers = payments.Brokers()
 	produced, err := payments.Produce(ctx, s.records, newTill(s).payment)
 	if err != nil {
 		return nil, err
@@ -119,7 +107,7 @@ func run(ctx context.Context, s settings) (*result, error) {
 	fmt.Printf("%d payments of %d accounts in %.1f s, by up to %d workers at once; one after the other the work alone takes %.1f s\n",
 		produced, s.accounts, took.Seconds(), s.workers, ledger.worked().Seconds())
 	r := &result{Produced: produced, Seconds: took.Seconds()}
-	if err := r.fill(payments, s.group, before, ledger); err != nil {
+	if err := r.fill(payments, s.group, ledger); err != nil {
 		return nil, err
 	}
 	line, err := json.Marshal(r)

@@ -21,10 +21,10 @@ type result struct {
 }
 
 // fill takes the counts from the ledger and reads the offsets back. before has where each partition ended before the run.
-func (r *result) fill(payments *cluster.Cluster, group string, before map[int32]int64, l *ledger) (err error) {
+func (r *result) fill(payments *cluster.Cluster, group string, l *ledger) (err error) {
 	seen := l.seen()
 	r.Processed, r.Distinct, r.OrderViolations, r.Retries = seen.processed, seen.distinct, seen.violations, seen.retries
-	r.Committed, r.Lag, err = payments.Consumed(group, before)
+	r.Committed, r.Lag, err = payments.Consumed(group)
 	return err
 }
 

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/troupego/troupe/examples/internal/cluster"
-	"github.com/troupego/troupe/pkg/kafkatest"
 )
 
 // stallLimit is how long the run waits for the next order before it gives up.
@@ -83,23 +82,12 @@ func parse(args []string) (settings, error) {
 // run does the whole job and reports whether anything was lost.
 func run(ctx context.Context, s settings) (lost bool, err error) {
 	started := time.Now()
-	if len(s.brokers) == 0 {
-		broker, err := kafkatest.StartBroker()
-		if err != nil {
-			return false, err
-		}
-		defer broker.Close()
-		s.brokers = broker.Addrs()
-	}
-	orders, err := cluster.Connect("quickstart", s.brokers, s.topic)
+	orders, err := cluster.Open("quickstart", s.brokers, s.topic, s.partitions)
 	if err != nil {
 		return false, err
 	}
 	defer orders.Close()
-	before, err := orders.EnsureTopic(s.partitions)
-	if err != nil {
-		return false, err
-	}
+	s.brokers = orders.Brokers()
 
 	ledger := newLedger(s)
 	group, err := spawnGroup(ctx, s, ledger)
@@ -114,7 +102,7 @@ func run(ctx context.Context, s settings) (lost bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := r.fill(orders, s.group, before, ledger); err != nil {
+	if err := r.fill(orders, s.group, ledger); err != nil {
 		return false, err
 	}
 	r.ElapsedMillis = time.Since(started).Milliseconds()

@@ -27,10 +27,10 @@ type result struct {
 }
 
 // fill takes the counts from the ledger and reads the offsets back. before has where each partition ended before the run.
-func (r *result) fill(orders *cluster.Cluster, group string, before map[int32]int64, l *ledger) (err error) {
+func (r *result) fill(orders *cluster.Cluster, group string, l *ledger) (err error) {
 	r.Processed, r.Distinct, r.Restarts = l.counts()
 	r.Duplicates = r.Processed - r.Distinct
-	r.Committed, r.Lag, err = orders.Consumed(group, before)
+	r.Committed, r.Lag, err = orders.Consumed(group)
 	return err
 }
 

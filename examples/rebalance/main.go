@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/troupego/troupe/examples/internal/cluster"
-	"github.com/troupego/troupe/pkg/kafkatest"
 )
 
 // settings are the flags.
@@ -99,23 +98,12 @@ type result struct {
 
 func run(ctx context.Context, s settings) (*result, error) {
 	started := time.Now()
-	if len(s.brokers) == 0 {
-		broker, err := kafkatest.StartBroker()
-		if err != nil {
-			return nil, err
-		}
-		defer broker.Close()
-		s.brokers = broker.Addrs()
-	}
-	meters, err := cluster.Connect("rebalance", s.brokers, s.topic)
+	meters, err := cluster.Open("rebalance", s.brokers, s.topic, s.partitions)
 	if err != nil {
 		return nil, err
 	}
 	defer meters.Close()
-	before, err := meters.EnsureTopic(s.partitions)
-	if err != nil {
-		return nil, err
-	}
+	s.brokers = meters.Brokers()
 	l := newLedger()
 	t := &troupe{settings: s, ledger: l}
 	producing, stopProducing := context.WithCancel(ctx)
@@ -132,7 +120,7 @@ func run(ctx context.Context, s settings) (*result, error) {
 	}
 	l.fill(r)
 	r.Rebalances = t.rebalances
-	if r.Committed, r.Lag, err = meters.Consumed(s.group, before); err != nil {
+	if r.Committed, r.Lag, err = meters.Consumed(s.group); err != nil {
 		return nil, err
 	}
 	r.Seconds = time.Since(started).Round(time.Millisecond).Seconds()

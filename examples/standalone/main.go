@@ -23,7 +23,6 @@ import (
 
 	"github.com/troupego/troupe/examples/internal/cluster"
 	"github.com/troupego/troupe/pkg/kafka"
-	"github.com/troupego/troupe/pkg/kafkatest"
 )
 
 // settings are the flags.
@@ -96,22 +95,11 @@ func parse(args []string) (settings, error) {
 
 // run does the whole job.
 func run(ctx context.Context, s settings) (*result, error) {
-	if len(s.brokers) == 0 {
-		broker, err := kafkatest.StartBroker()
-		if err != nil {
-			return nil, err
-		}
-		defer broker.Close()
-		s.brokers = broker.Addrs()
-	}
-	events, err := cluster.Connect("standalone", s.brokers, s.topic)
+	events, err := cluster.Open("standalone", s.brokers, s.topic, s.partitions)
 	if err != nil {
 		return nil, err
 	}
 	defer events.Close()
-	if _, err := events.EnsureTopic(s.partitions); err != nil {
-		return nil, err
-	}
 	half := s.records / 2
 	old, err := events.Produce(ctx, half, event)
 	if err != nil {
@@ -135,7 +123,7 @@ func run(ctx context.Context, s settings) (*result, error) {
 	replay := newReplay(kafka.TopicPartition{Topic: s.topic, Partition: p}, since, middle[p], ends[p])
 	started := time.Now()
 	for _, until := range []int64{(middle[p] + ends[p]) / 2, ends[p]} {
-		if err := replay.consume(ctx, s.brokers, until); err != nil {
+		if err := replay.consume(ctx, events.Brokers(), until); err != nil {
 			return nil, err
 		}
 		fmt.Printf("%v: %d of %d events replayed when this consumer was closed\n", replay.partition, replay.result().Replayed, ends[p]-middle[p])

@@ -36,14 +36,21 @@ type job struct {
 
 // registration makes the handler that the flags ask for.
 func (j *job) registration(s settings) api.Registration {
+	if s.pattern != "" {
+		return register(j, s, api.Matching(s.pattern))
+	}
+	return register(j, s, s.topic)
+}
+
+func register[T api.Topics](j *job, s settings, topics T) api.Registration {
 	most, order := api.MaxRecords(s.maxRecords), s.engine()
 	switch s.handler {
 	case kindBatch:
-		return api.HandleBatch(s.topic, j.handleBatch, most, order)
+		return api.HandleBatch(topics, j.handleBatch, most, order)
 	case kindActor:
-		return api.HandleActor(s.topic, func(kafka.TopicPartition) actor.Actor { return &clerk{job: j} }, most, order)
+		return api.HandleActor(topics, func(kafka.TopicPartition) actor.Actor { return &clerk{job: j} }, most, order)
 	default:
-		return api.Handle(s.topic, j.handle, most, order)
+		return api.Handle(topics, j.handle, most, order)
 	}
 }
 

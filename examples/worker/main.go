@@ -41,12 +41,13 @@ const (
 // settings are the flags.
 type settings struct {
 	brokers        []string
-	topic          string
+	topic, pattern string
 	group          string
 	instance       string
 	clientID       string
 	sessionTimeout time.Duration
 	drain          time.Duration
+	maxProcessing  time.Duration
 	metadataAge    time.Duration
 	requestTimeout time.Duration
 	handler        string
@@ -98,12 +99,14 @@ func parse(args []string) (settings, error) {
 	var s settings
 	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
 	brokers := flags.String("brokers", "", "bootstrap servers, host:port with commas between (required)")
-	flags.StringVar(&s.topic, "topic", "", "topic (required)")
+	flags.StringVar(&s.topic, "topic", "", "topic")
+	flags.StringVar(&s.pattern, "pattern", "", "expression that the names of the topics match, in place of -topic")
 	flags.StringVar(&s.group, "group", "", "consumer group (required)")
 	flags.StringVar(&s.instance, "instance", "", "group.instance.id, which makes this a static member")
 	flags.StringVar(&s.clientID, "client-id", "worker", "client.id")
 	flags.DurationVar(&s.sessionTimeout, "session-timeout", 45*time.Second, "after how long without a heartbeat the member is taken for dead")
 	flags.DurationVar(&s.drain, "drain", 0, "how long handlers may go on with a partition that moves away; 0 for the default, 30s")
+	flags.DurationVar(&s.maxProcessing, "max-processing", 0, "how long one record may take before the member leaves the group until it is done; 0 for any time")
 	flags.DurationVar(&s.metadataAge, "metadata-age", 0, "metadata.max.age.ms; 0 for the default, 1m")
 	flags.DurationVar(&s.requestTimeout, "request-timeout", 0, "request.timeout.ms; 0 for the default, 30s")
 	flags.StringVar(&s.handler, "handler", kindFunc, "func, batch or actor")
@@ -119,10 +122,13 @@ func parse(args []string) (settings, error) {
 		return s, err
 	}
 	var wrong []string
-	for _, required := range []struct{ name, value string }{{"brokers", *brokers}, {"topic", s.topic}, {"group", s.group}, {"out", s.out}} {
+	for _, required := range []struct{ name, value string }{{"brokers", *brokers}, {"group", s.group}, {"out", s.out}} {
 		if required.value == "" {
 			wrong = append(wrong, "-"+required.name+" is missing")
 		}
+	}
+	if (s.topic == "") == (s.pattern == "") {
+		wrong = append(wrong, "one of -topic and -pattern is needed")
 	}
 	if s.handler != kindFunc && s.handler != kindBatch && s.handler != kindActor {
 		wrong = append(wrong, "-handler is func, batch or actor")
@@ -166,9 +172,11 @@ func run(ctx context.Context, s settings, log *zap.Logger) error {
 		ClientID:        s.clientID,
 		SessionTimeout:  s.sessionTimeout,
 		DrainTimeout:    s.drain,
-		MetadataMaxAge:  s.metadataAge,
-		RequestTimeout:  s.requestTimeout,
-		OffsetMap:       s.offsetMap,
+		// A handler that hangs would keep its partition for ever: with a limit another worker takes it.
+		MaxProcessingTime: s.maxProcessing,
+		MetadataMaxAge:    s.metadataAge,
+		RequestTimeout:    s.requestTimeout,
+		OffsetMap:         s.offsetMap,
 	},
 		(&job{output: output, work: s.work, block: s.block}).registration(s),
 		api.WithLogger(log),
@@ -194,6 +202,8 @@ func logEvent(log *zap.Logger, e event.Event) {
 	case event.PartitionsLost:
 		fields = append(fields, zap.String("member", e.Member.MemberID), zap.Int32("generation", int32(e.Member.Generation)),
 			zap.Int("partitions", len(e.Partitions)), zap.Error(e.Err))
+	case event.ProcessingOverdue:
+		fields = append(fields, zap.Stringer("partition", e.TopicPartition), zap.Int64("offset", e.Offset), zap.Duration("limit", e.Limit))
 	case event.HandlerFailed:
 		fields = append(fields, zap.Stringer("partition", e.TopicPartition), zap.Int64("offset", e.Offset), zap.Error(e.Err))
 	case event.PartitionPaused:

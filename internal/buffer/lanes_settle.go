@@ -254,6 +254,18 @@ func (l *Lanes) Lowest() (Lowest, bool) {
 	return Lowest{}, false
 }
 
+// EachClaimed visits the records that are claimed and not settled, lowest first, with how often each was claimed. It looks
+// through all that are in transit.
+func (l *Lanes) EachClaimed(visit func(offset int64, attempt int)) {
+	left := l.claimed
+	for seq := l.low; seq < l.next && left > 0; seq++ {
+		if slot := &l.slots[l.slotOf(seq)]; slot.state == slotClaimed {
+			visit(slot.offset, int(slot.attempt))
+			left--
+		}
+	}
+}
+
 // Drop forgets every record that is neither claimed nor finished and returns how many. From then on nothing can be pushed
 // or claimed and there are no lanes; claimed records can still be settled, and what was finished is collected.
 func (l *Lanes) Drop() int {

@@ -335,6 +335,7 @@ func (h *lanesHistory) compare(seq uint64) error {
 	w, l := h.twin, h.lanes
 	ready, parked := w.lanes()
 	waiting, claimed, lowest := 0, 0, Lowest{}
+	var wantClaims, gotClaims [][2]int64
 	isParked := map[*twinRecord]bool{}
 	for _, r := range slices.Concat(parked...) {
 		isParked[r] = true
@@ -347,6 +348,7 @@ func (h *lanesHistory) compare(seq uint64) error {
 		switch {
 		case r.claimed:
 			claimed++
+			wantClaims = append(wantClaims, [2]int64{r.record.Offset, int64(r.attempt)})
 			lowest.State = LaneClaimed
 		case isParked[r]:
 			lowest.State = LaneParked
@@ -359,6 +361,10 @@ func (h *lanesHistory) compare(seq uint64) error {
 	want := fmt.Sprint(w.low(), len(ready), len(slices.Concat(ready...)), len(parked), len(slices.Concat(parked...)), waiting, claimed)
 	if got != want {
 		return fmt.Errorf("low, ready, parked, waiting and claimed are %s, want %s", got, want)
+	}
+	l.EachClaimed(func(offset int64, attempt int) { gotClaims = append(gotClaims, [2]int64{offset, int64(attempt)}) })
+	if slices.Reverse(wantClaims); !slices.Equal(gotClaims, wantClaims) {
+		return fmt.Errorf("claimed are %v, want %v", gotClaims, wantClaims)
 	}
 	gotLowest, ok := l.Lowest()
 	if gotLowest.Lane = 0; gotLowest != lowest || ok != (waiting+claimed > 0) {

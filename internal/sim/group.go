@@ -230,6 +230,7 @@ func (g *groupShell) run(effect rebalance.Effect) {
 			expired: func(err error) { g.feed(rebalance.SyncAnswered{Seq: e.Seq, Err: err}) },
 		})
 	case rebalance.SendLeave:
+		g.leaveAnswered = false
 		g.w.post(p.heartbeat.box, message{kind: messageLeaveGroup, payload: &call{
 			api: apiLeave, process: p, seq: e.Seq, member: e.Request.MemberID, instance: e.Request.GroupInstanceID,
 		}})
@@ -259,6 +260,8 @@ func (g *groupShell) run(effect rebalance.Effect) {
 	case rebalance.Left:
 		g.w.check.left(p, e.Err)
 		p.finish()
+	case rebalance.GaveUp: // no script asks for it
+		g.feed(rebalance.Start{Reason: "back"})
 	case rebalance.Failed:
 		g.w.check.failed(p, e.Err)
 		p.finish()

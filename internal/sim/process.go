@@ -277,12 +277,12 @@ func (h *heartbeatShell) done(c *call) {
 	h.busy = nil
 	defer h.next()
 	group := h.process.group.box
+	if c.err != nil && c.err != errNoCoordinator {
+		h.w.post(group, message{kind: messageCoordinatorDoubted, seq: uint64(c.broker), err: c.err})
+	}
 	if c.api == apiLeave {
 		h.w.post(group, message{kind: messageLeaveAnswered, seq: c.seq, err: c.err})
 		return
-	}
-	if c.err != nil && c.err != errNoCoordinator {
-		h.w.post(group, message{kind: messageCoordinatorDoubted, seq: uint64(c.broker), err: c.err})
 	}
 	if _, coded := errors.AsType[kafka.ErrorCode](c.err); c.gen == h.gen && (c.err == nil || coded) {
 		h.answered = true

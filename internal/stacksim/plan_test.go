@@ -75,6 +75,7 @@ type memberPlan struct {
 	heeds        bool
 	smallBudget  bool
 	badCallbacks bool
+	pattern      bool
 }
 
 // action is one thing that happens.
@@ -137,12 +138,13 @@ const (
 	actPause      = "pause"
 	actCommit     = "commit"
 	actGrow       = "grow"
+	actRejoin     = "rejoin" // a member asks for a rebalance
 )
 
 // harmless actions cost nobody the membership.
 var harmless = []string{actBlock, actFail, actSluggish, actLateAcks, actPause, actCommit}
 
-var membership = []string{actJoin, actLeave, actCrash, actGrow, actJoin, actLeave}
+var membership = []string{actJoin, actLeave, actCrash, actGrow, actRejoin, actJoin, actLeave}
 
 var disasters = []string{
 	actCut, actFreeze, actFreezeAll, actSlow, actWrong, actWrong, actWrong, actSilence, actDrop, actRehash, actMoveLeader,
@@ -251,7 +253,7 @@ func (p *plan) kinds(r *rand.Rand) (kinds []string) {
 	case calmHandlers:
 		return harmless
 	case calmMoves:
-		return []string{actJoin, actLeave, actJoin, actLeave, actGrow, actCommit}
+		return []string{actJoin, actLeave, actJoin, actLeave, actGrow, actRejoin, actCommit}
 	case calmBlocks:
 		for i := range p.members { // nothing that lets a member's partitions share what is blocked
 			p.members[i].concurrency, p.members[i].workers = 0, 16 // more workers than there can be blocks
@@ -274,7 +276,7 @@ func newMemberPlan(r *rand.Rand, lists int) memberPlan {
 		order: pick(r, "partition", "partition", "key", "none"), workers: pick(r, 1, 2, 4, 8), kind: pick(r, "record", "record", "batch", "async", "actor"),
 		maxInTransit: pick(r, 5, 20, 100, 1000), concurrency: pick(r, 0, 0, 0, 1, 2), offsetMap: chance(r, 40), recycle: chance(r, 40),
 		strategy: pick(r, "opportunistic", "opportunistic", "every", "records", "demand"), list: r.IntN(lists), heeds: chance(r, 60),
-		smallBudget: chance(r, 15), badCallbacks: chance(r, 15),
+		smallBudget: chance(r, 15), badCallbacks: chance(r, 15), pattern: chance(r, 40),
 	}
 	m.maxRecords = min(pick(r, 1, 3, 10, 50), m.maxInTransit)
 	return m
@@ -290,7 +292,7 @@ func (p *plan) newAction(r *rand.Rand, kind string) action {
 	w := pick(r, wrongs...)
 	a.key, a.err = w.key, pick(r, w.errors...)
 	switch kind {
-	case actCut, actRehash, actMoveLeader, actJoin, actLeave, actCrash, actCommit, actGrow:
+	case actCut, actRehash, actMoveLeader, actJoin, actLeave, actCrash, actCommit, actGrow, actRejoin:
 		a.lasts = 0
 	case actSlow, actSilence, actDrop:
 		a.key = pick(r, kmsg.JoinGroup, kmsg.SyncGroup, kmsg.Heartbeat, kmsg.OffsetCommit, kmsg.OffsetFetch, kmsg.Fetch, kmsg.ListOffsets, kmsg.FindCoordinator, kmsg.Metadata, kmsg.LeaveGroup)

@@ -245,6 +245,13 @@ func (p *process) finish(ctx context.Context, entries []*entry, records []kafka.
 }
 
 func (p *process) registration(topics []string) api.Registration {
+	if p.plan.pattern {
+		return register(p, api.Matching("t[0-9]", "other").Except("other"))
+	}
+	return register(p, topics)
+}
+
+func register[T api.Topics](p *process, topics T) api.Registration {
 	options := []api.HandlerOption{p.plan.engine(), api.MaxRecords(p.plan.maxRecords)}
 	if p.plan.recycle {
 		options = append(options, api.RecycleRecords())

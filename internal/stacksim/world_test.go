@@ -183,7 +183,7 @@ func (w *world) lately(a action, after time.Duration) {
 
 func (w *world) act(a action) {
 	switch a.kind {
-	case actJoin, actLeave, actCrash:
+	case actJoin, actLeave, actCrash, actRejoin:
 		w.actMember(a)
 		return
 	case actBlock, actFail, actSluggish, actLateAcks, actPause, actCommit:
@@ -248,6 +248,8 @@ func (w *world) actMember(a action) {
 		w.spawn(a.member)
 	case a.kind == actLeave && p != nil:
 		w.closeProcess(p)
+	case a.kind == actRejoin && p != nil:
+		go w.rejoin(p)
 	case a.kind == actCrash && p != nil:
 		p.link.set(true, true)
 		w.ledger.mu.Lock()
@@ -318,6 +320,12 @@ func (w *world) commitNow(p *process) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	w.ledger.note(p.name, "Commit", p.consumer.Commit(ctx))
+}
+
+func (w *world) rejoin(p *process) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	w.ledger.note(p.name, "Rejoin", p.consumer.Rejoin(ctx, "the history asks for it"))
 }
 
 func (w *world) unblock(b *block) {

@@ -83,9 +83,12 @@ func TestMetadataHasOneEntryForEachTopicAskedFor(t *testing.T) {
 				require.Equal(t, cluster.LeaderFor("orders", int32(i)), p.Leader)
 				require.GreaterOrEqual(t, p.LeaderEpoch, int32(0))
 			}
-			none, err := c.Metadata(t.Context(), nil)
+			none, err := c.Metadata(t.Context(), []string{})
 			require.NoError(t, err)
 			require.Empty(t, none.Topics, "no topics asked for is not every topic")
+			all, err := c.Metadata(t.Context(), nil)
+			require.NoError(t, err)
+			require.Equal(t, orders, all.Topics["orders"], "no list is every topic")
 		})
 	}
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -42,6 +43,9 @@ func (c *membershipClient) Join(ctx context.Context, coordinator kafka.Broker, i
 	}
 	resp := a.resp.(*kmsg.JoinGroupResponse)
 	if err := a.failed(apiJoinGroup, resp.ErrorCode); err != nil {
+		if errors.Is(err, kafka.InconsistentGroupProtocol) {
+			err = c.mismatch(ctx, coordinator, in, err)
+		}
 		return rebalance.JoinResponse{Generation: kafka.NoGeneration, MemberID: resp.MemberID}, err
 	}
 	out := rebalance.JoinResponse{
@@ -57,6 +61,32 @@ func (c *membershipClient) Join(ctx context.Context, coordinator kafka.Broker, i
 		out.Members[i] = rebalance.JoinMember{MemberID: m.MemberID, GroupInstanceID: text(m.InstanceID), Metadata: m.ProtocolMetadata}
 	}
 	return out, nil
+}
+
+// mismatch finds out what the group uses that refused our protocols. The refusal itself does not say.
+func (c *membershipClient) mismatch(ctx context.Context, coordinator kafka.Broker, in rebalance.JoinRequest, refused error) error {
+	out := &rebalance.ProtocolMismatchError{GroupID: in.GroupID, Err: refused}
+	for _, p := range in.Protocols {
+		out.Offered = append(out.Offered, p.Name)
+	}
+	a, err := c.call(ctx, coordinator, question{
+		api:   apiDescribeGroups,
+		limit: c.network.cfg.RequestTimeout,
+		build: func(int16) kmsg.Request {
+			req := kmsg.NewPtrDescribeGroupsRequest()
+			req.Groups = []string{in.GroupID}
+			return req
+		},
+	})
+	if err != nil {
+		return out // it may be forbidden, and is no reason to hide the refusal
+	}
+	for _, g := range a.resp.(*kmsg.DescribeGroupsResponse).Groups {
+		if g.Group == in.GroupID && g.ErrorCode == 0 {
+			out.Type, out.InUse = g.ProtocolType, g.Protocol
+		}
+	}
+	return out
 }
 
 func joinRequest(in rebalance.JoinRequest) *kmsg.JoinGroupRequest {

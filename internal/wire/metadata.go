@@ -33,14 +33,16 @@ type metadataClient struct {
 	next int
 }
 
-// Metadata describes the topics named.
+// Metadata describes the topics named, every topic when topics is nil.
 func (c *metadataClient) Metadata(ctx context.Context, topics []string) (*actors.ClusterMetadata, error) {
 	a, err := c.any(ctx, question{
 		api:   apiMetadata,
 		limit: c.network.cfg.RequestTimeout,
 		build: func(int16) kmsg.Request {
 			req := kmsg.NewPtrMetadataRequest()
-			// Not nil: that would ask for every topic of the cluster.
+			if topics == nil {
+				return req // without a list it asks for every topic
+			}
 			req.Topics = make([]kmsg.MetadataRequestTopic, len(topics))
 			for i := range topics {
 				req.Topics[i] = kmsg.NewMetadataRequestTopic()
@@ -82,7 +84,7 @@ func readMetadata(resp *kmsg.MetadataResponse, topics []string) *actors.ClusterM
 		if t.Topic == nil {
 			continue
 		}
-		if _, asked := out.Topics[*t.Topic]; asked {
+		if _, asked := out.Topics[*t.Topic]; asked || topics == nil {
 			out.Topics[*t.Topic] = readTopic(t)
 		}
 	}
@@ -91,7 +93,7 @@ func readMetadata(resp *kmsg.MetadataResponse, topics []string) *actors.ClusterM
 
 // readTopic puts each partition at the index of its number.
 func readTopic(t *kmsg.MetadataResponseTopic) actors.TopicMetadata {
-	out := actors.TopicMetadata{Err: kafka.ErrorFromCode(t.ErrorCode), ID: t.TopicID}
+	out := actors.TopicMetadata{Err: kafka.ErrorFromCode(t.ErrorCode), ID: t.TopicID, Internal: t.IsInternal}
 	count := 0
 	for i := range t.Partitions {
 		number := t.Partitions[i].Partition

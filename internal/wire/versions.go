@@ -43,6 +43,7 @@ var (
 	apiHeartbeat       = api{"Heartbeat", 12, 3, 4}
 	apiLeaveGroup      = api{"LeaveGroup", 13, 1, 5}
 	apiSyncGroup       = api{"SyncGroup", 14, 3, 5}
+	apiDescribeGroups  = api{"DescribeGroups", 15, 0, 5}
 	apiEpochEnds       = api{"OffsetForLeaderEpoch", 23, 3, 4}
 )
 

@@ -87,13 +87,14 @@ func (c Config) ungrouped() (Config, []Problem) {
 		{"HeartbeatInterval", c.HeartbeatInterval, c.HeartbeatInterval == 0, nothing},
 		{"RebalanceTimeout", c.RebalanceTimeout, c.RebalanceTimeout == 0, nothing},
 		{"DrainTimeout", c.DrainTimeout, c.DrainTimeout == 0, nothing + "; CloseTimeout bounds the drain of Close"},
+		{"MaxProcessingTime", c.MaxProcessingTime, c.MaxProcessingTime == 0, nothing + ": there is nobody to take over"},
 		{"Assignors", len(c.Assignors), len(c.Assignors) == 0, nothing},
 		{"CommitStrategy", nil, c.CommitStrategy == nil || commit.IsManual(c.CommitStrategy),
 			"nil or commit.Manual() beside Assign: without a group nothing is committed"},
 		{"OffsetMap", c.OffsetMap, !c.OffsetMap, nothing},
 	}
 	c.GroupID, c.GroupInstanceID = "", ""
-	c.SessionTimeout, c.HeartbeatInterval, c.RebalanceTimeout, c.DrainTimeout = 0, 0, 0, 0
+	c.SessionTimeout, c.HeartbeatInterval, c.RebalanceTimeout, c.DrainTimeout, c.MaxProcessingTime = 0, 0, 0, 0, 0
 	c.Assignors, c.CommitStrategy, c.OffsetMap = nil, commit.Manual(), false
 	return c, broken(rules)
 }
@@ -148,6 +149,9 @@ func (a *assigned) standalone(p *parts) (*rebalance.StandaloneConfig, []Problem)
 	}
 	for i := range p.registrations {
 		r := &p.registrations[i]
+		if r.pattern != nil {
+			problems = append(problems, r.problem("topics", r.pattern.String(), "names of topics beside Assign: patterns are for groups"))
+		}
 		for _, topic := range r.topics {
 			if !used[topic] && isTopicName(topic) {
 				problems = append(problems, r.problem("topics", shortQuote(topic), "a topic that Assign or AssignTopic has"))

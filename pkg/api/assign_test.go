@@ -57,7 +57,7 @@ func TestASettingOfTheGroupBesideAssignIsAnErrorThatNamesIt(t *testing.T) {
 	config.GroupID, config.GroupInstanceID = "billing", "one"
 	config.SessionTimeout, config.HeartbeatInterval = time.Minute, time.Second
 	config.RebalanceTimeout, config.DrainTimeout = -time.Minute, time.Second
-	config.Assignors = []rebalance.Assignor{nil}
+	config.MaxProcessingTime, config.Assignors = time.Minute, []rebalance.Assignor{nil}
 	config.CommitStrategy, config.OffsetMap = commit.Opportunistic(), true
 	config.MaxInTransit = -1
 	var fields []string
@@ -68,7 +68,7 @@ func TestASettingOfTheGroupBesideAssignIsAnErrorThatNamesIt(t *testing.T) {
 		}
 	}
 	want := []string{
-		"GroupID", "GroupInstanceID", "SessionTimeout", "HeartbeatInterval", "RebalanceTimeout", "DrainTimeout", "Assignors",
+		"GroupID", "GroupInstanceID", "SessionTimeout", "HeartbeatInterval", "RebalanceTimeout", "DrainTimeout", "MaxProcessingTime", "Assignors",
 		"CommitStrategy", "OffsetMap", "MaxInTransit",
 	}
 	if !slices.Equal(fields, want) {
@@ -79,7 +79,7 @@ func TestASettingOfTheGroupBesideAssignIsAnErrorThatNamesIt(t *testing.T) {
 // TestEveryFieldOfConfigIsKnownToAssign: a new setting has to be looked at, whether it is one of the group.
 func TestEveryFieldOfConfigIsKnownToAssign(t *testing.T) {
 	ofTheGroup := []string{
-		"GroupID", "GroupInstanceID", "SessionTimeout", "HeartbeatInterval", "RebalanceTimeout", "DrainTimeout", "Assignors",
+		"GroupID", "GroupInstanceID", "SessionTimeout", "HeartbeatInterval", "RebalanceTimeout", "DrainTimeout", "MaxProcessingTime", "Assignors",
 		"CommitStrategy", "OffsetMap",
 	}
 	ofAll := []string{
@@ -122,6 +122,8 @@ func TestEachRuleOfAssignNamesWhatIsWrongAndWhatWouldBeRight(t *testing.T) {
 		"not assigned": {[]Part{handled, Handle([]string{"clicks", "bad topic"}, nothing), one("orders", 0, begin)}, []Problem{
 			{`Handle("clicks", "bad topic").topics`, `"clicks"`, "a topic that Assign or AssignTopic has"},
 			{`Handle("clicks", "bad topic").topics`, `"bad topic"`, topicNameWant}}},
+		"a pattern": {[]Part{Handle(Matching("o.*"), nothing), handled, one("orders", 0, begin)}, []Problem{
+			{`Handle(Matching("o.*")).topics`, `Matching("o.*")`, "names of topics beside Assign: patterns are for groups"}}},
 		"both ways": {[]Part{handled, one("orders", 0, begin), AssignTopic("orders", begin)}, []Problem{
 			{"Assign[0]", `"orders-0"`, "Assign or AssignTopic for a topic, not both"}}},
 		"topic twice": {[]Part{handled, AssignTopic("orders", begin), AssignTopic("orders", begin)}, []Problem{

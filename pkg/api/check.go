@@ -179,7 +179,13 @@ func timeRules(given, c, sound *Config) []rule {
 			rule{"DrainTimeout", c.DrainTimeout, c.DrainTimeout <= most || most < minDuration,
 				fmt.Sprintf("at most %v (RebalanceTimeout - HeartbeatInterval - %v)", most, drainReserve)})
 	}
-	return append(rules, between("CloseTimeout", c.CloseTimeout, minDuration), between("BlockedAfter", c.BlockedAfter, minDuration))
+	rules = append(rules, between("CloseTimeout", c.CloseTimeout, minDuration), between("BlockedAfter", c.BlockedAfter, minDuration))
+	if given.MaxProcessingTime != 0 {
+		limit := between("MaxProcessingTime", c.MaxProcessingTime, minProcessingTime)
+		limit.want = "0 for no limit, or " + limit.want
+		rules = append(rules, limit)
+	}
+	return rules
 }
 
 func checkAssignors(assignors []rebalance.Assignor) []Problem {
@@ -316,8 +322,11 @@ func (r *Registration) check(sound *Config, seen map[string]string) []Problem {
 	if r.nilOptions > 0 {
 		problems = append(problems, r.problem("options", "nil", "no nil options"))
 	}
-	if len(r.topics) == 0 {
-		problems = append(problems, r.problem("topics", "", "at least one topic"))
+	switch {
+	case r.pattern != nil:
+		problems = append(problems, r.pattern.check(r, seen)...)
+	case len(r.topics) == 0:
+		problems = append(problems, r.problem("topics", "", "at least one topic, or a Pattern"))
 	}
 	for _, topic := range r.topics {
 		switch owner, taken := seen[topic]; {

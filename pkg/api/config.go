@@ -54,8 +54,8 @@ type Config struct {
 	Brokers []string
 	// GroupID names the consumer group (group.id). Not empty; no default. Everything that is started with the same GroupID
 	// shares the topics' partitions. Beside [Assign] there is no group: then it is empty, and so is all that has a meaning in a
-	// group only (GroupInstanceID, SessionTimeout, HeartbeatInterval, RebalanceTimeout, DrainTimeout, Assignors,
-	// CommitStrategy, OffsetMap).
+	// group only (GroupInstanceID, SessionTimeout, HeartbeatInterval, RebalanceTimeout, DrainTimeout,
+	// MaxProcessingTime, Assignors, CommitStrategy, OffsetMap).
 	GroupID string
 	// GroupInstanceID makes this a static member (group.instance.id, KIP-345): it may restart within SessionTimeout
 	// without a rebalance, and does not leave the group on Close. Default empty: a dynamic member. It must be unique in the
@@ -89,6 +89,21 @@ type Config struct {
 	// 1 s at most, before its end, so that a handler that heeds its context can return in time: with the default, after 24 s.
 	// No Kafka property (the argument of the Java client's close). Default 30 s.
 	CloseTimeout time.Duration
+	// MaxProcessingTime is how long a handler may work on what it was given: a function on its record or batch, counted from
+	// the call to its return; HandleAsync on a record from the call to its acknowledgment; an actor on a Deliver until the
+	// last record of it is acknowledged. Waiting for a turn or a retry does not count. When it takes longer, up to an eighth more, there
+	// is an event.ProcessingOverdue, the handler's context ends with an *actors.OverdueError, and the member gives everything
+	// up: its other partitions, and the other keys of this one, drain within DrainTimeout, all that is finished is committed,
+	// and it leaves the group, also as a static member, so that others take the partitions at once. (Handlers of one
+	// partition under [KeyOrder] or [Unordered] share a context, which ends when the others have, or shortly before the drain.) It joins again by itself when the handlers that it did not
+	// wait for have returned (an actor: has stopped); until then Healthy and Stats name them. What they acknowledge late is
+	// dropped and counted.
+	//
+	// The Java client's max.poll.interval.ms, whose default is 5 min, but for this: there a member that does not poll in time
+	// is out, however little each record took, while here handlers never delay heartbeats, so that a slow one costs nothing
+	// without this limit and it can be left out. It is for handlers that may hang where another member could do better.
+	// Default 0: no limit. From 1 s on.
+	MaxProcessingTime time.Duration
 
 	// Assignors are the ways to divide partitions that this member can use, preferred first
 	// (partition.assignment.strategy): rebalance.CooperativeSticky, Sticky, Range, RoundRobin, or your own. All members of a
@@ -203,6 +218,8 @@ const (
 	minDuration       = time.Millisecond
 	maxDuration       = math.MaxInt32 * time.Millisecond
 	minMetadataMaxAge = 100 * time.Millisecond
+	// minProcessingTime keeps a handler that is always late from making the group rebalance without end.
+	minProcessingTime = time.Second
 	maxMaxInTransit   = 1_000_000
 	// maxFetchBytes keeps an answer with its overhead below the protocol's 2 GiB.
 	maxFetchBytes = 1 << 30

@@ -28,7 +28,7 @@
 //   - A refusal that no further try can mend (a session timeout out of the brokers' bounds, an instance id that another
 //     process uses, ...) ends the consumer: [Consumer.Done] is closed and [Consumer.Err] has it.
 //   - Topics that do not exist keep nobody from joining. They are an event (event.TopicMissing), a warning in the log and in
-//     Stats().MissingTopics, and are consumed when they appear.
+//     Stats().MissingTopics, and are consumed when they appear. A [Pattern] follows the topics that match it.
 //
 // # What you get
 //
@@ -39,7 +39,7 @@
 //     Config.MaxInTransit records of each partition.
 //   - A handler that fails or panics is restarted alone, with a backoff and within a budget; see [Restart]. Other partitions
 //     do not notice. When the budget is spent the partition is paused and probed, or, with supervisor.StopAll, the consumer
-//     ends. A slow or blocked handler does not cost the membership.
+//     ends. A slow or blocked handler does not cost the membership, unless Config.MaxProcessingTime says so.
 //   - When a partition moves to another member, its handler may finish within Config.DrainTimeout, what it finished is
 //     committed, and only then the partition is let go.
 //

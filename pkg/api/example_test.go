@@ -217,3 +217,35 @@ func ExampleConfigError() {
 	// 	Handle("orders").handler is nil: want a function
 	// first field: Brokers[0]
 }
+
+func ExampleMatching() {
+	broker := startBroker()
+	defer broker.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for _, topic := range []string{"orders-eu", "orders-us", "orders-test"} {
+		if err := broker.CreateTopic(topic, 1); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	changes := make(chan event.SubscriptionChanged, 1)
+	consumer, err := api.Spawn(ctx, api.Config{Brokers: broker.Addrs(), GroupID: "billing"},
+		api.Handle(api.Matching("orders-.*").Except(".*-test"), func(context.Context, *kafka.Record) error { return nil }),
+		api.WithObserver(func(e event.Event) {
+			if e, ok := e.(event.SubscriptionChanged); ok {
+				changes <- e
+			}
+		}),
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println((<-changes).Topics)
+	if err := consumer.Close(ctx); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// [orders-eu orders-us]
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -22,7 +21,7 @@ import (
 // that it changed in place stay changed.
 //
 // ctx ends when the work is no longer wanted; context.Cause tells why (rebalance.ErrRevoked, rebalance.ErrLost,
-// actors.ErrClosing, actors.ErrHandlerRestarted). actors.DeliveryFrom(ctx).Attempt() tells how often the record was tried.
+// actors.ErrClosing, actors.ErrHandlerRestarted, actors.ErrOverdue). actors.DeliveryFrom(ctx).Attempt() tells how often the record was tried.
 // ctx does not descend from Spawn's: that one ending starts a drain, in which handlers may finish; see Config.CloseTimeout
 // and Config.DrainTimeout for when ctx ends in it.
 type Handler func(ctx context.Context, record *kafka.Record) error
@@ -46,8 +45,8 @@ type Middleware func(Handler) Handler
 // BatchMiddleware wraps a batch handler, as [Middleware] does a handler.
 type BatchMiddleware func(BatchHandler) BatchHandler
 
-// Topics is what a registration is for: one topic, or several that are handled alike.
-type Topics interface{ string | []string }
+// Topics is what a registration is for: one topic, several that are handled alike, or those that match a [Pattern].
+type Topics interface{ string | []string | Pattern }
 
 // Registration says who handles the records of some topics. [Handle], [HandleBatch], [HandleAsync] and
 // [HandleActor] make one; its zero
@@ -56,6 +55,7 @@ type Registration struct {
 	// kind is the name of the function that made it.
 	kind       string
 	topics     []string
+	pattern    *Pattern
 	record     Handler
 	batch      BatchHandler
 	async      AsyncHandler
@@ -81,7 +81,7 @@ type Registration struct {
 //	api.Handle("orders", charge)
 //	api.Handle([]string{"orders", "refunds"}, charge, api.Use(timing))
 func Handle[T Topics](topics T, handler Handler, options ...RecordOption) Registration {
-	r := Registration{kind: "Handle", topics: topicList(topics), record: handler}
+	r := Registration{kind: "Handle", topics: topicList(topics), pattern: patternOf(topics), record: handler}
 	for _, option := range options {
 		if option == nil {
 			r.nilOptions++
@@ -96,7 +96,7 @@ func Handle[T Topics](topics T, handler Handler, options ...RecordOption) Regist
 // KIP-41): as many as there are, [MaxRecords] at most. It never waits for more to come. How the producers batched the
 // records does not matter: a call spans several of their batches.
 func HandleBatch[T Topics](topics T, handler BatchHandler, options ...BatchOption) Registration {
-	r := Registration{kind: "HandleBatch", topics: topicList(topics), batch: handler}
+	r := Registration{kind: "HandleBatch", topics: topicList(topics), pattern: patternOf(topics), batch: handler}
 	for _, option := range options {
 		if option == nil {
 			r.nilOptions++
@@ -109,7 +109,7 @@ func HandleBatch[T Topics](topics T, handler BatchHandler, options ...BatchOptio
 
 // HandleAsync registers a function that is called with each record and acknowledges it later; see [AsyncHandler].
 func HandleAsync[T Topics](topics T, handler AsyncHandler, options ...AsyncOption) Registration {
-	r := Registration{kind: "HandleAsync", topics: topicList(topics), async: handler}
+	r := Registration{kind: "HandleAsync", topics: topicList(topics), pattern: patternOf(topics), async: handler}
 	for _, option := range options {
 		if option == nil {
 			r.nilOptions++
@@ -126,7 +126,7 @@ func HandleAsync[T Topics](topics T, handler AsyncHandler, options ...AsyncOptio
 // goroutine. The next delivery comes when every record of the last one is acknowledged. It must not block in Receive. The
 // partition's next handler in this process waits until the actor has stopped, not for goroutines the actor started.
 func HandleActor[T Topics](topics T, produce func(kafka.TopicPartition) actor.Actor, options ...ActorOption) Registration {
-	r := Registration{kind: "HandleActor", topics: topicList(topics), actor: produce}
+	r := Registration{kind: "HandleActor", topics: topicList(topics), pattern: patternOf(topics), actor: produce}
 	for _, option := range options {
 		if option == nil {
 			r.nilOptions++
@@ -143,6 +143,13 @@ func topicList[T Topics](topics T) []string {
 		return []string{t}
 	case []string:
 		return slices.Clone(t)
+	}
+	return nil
+}
+
+func patternOf[T Topics](topics T) *Pattern {
+	if p, ok := any(topics).(Pattern); ok {
+		return &p
 	}
 	return nil
 }
@@ -214,11 +221,10 @@ func (r Registration) String() string {
 	if r.kind == "" {
 		return "Registration{}"
 	}
-	quoted := make([]string, len(r.topics))
-	for i, topic := range r.topics {
-		quoted[i] = fmt.Sprintf("%q", topic)
+	if r.pattern != nil {
+		return r.kind + "(" + r.pattern.String() + ")"
 	}
-	return r.kind + "(" + strings.Join(quoted, ", ") + ")"
+	return r.kind + "(" + quotedList(r.topics) + ")"
 }
 
 // wrapped returns what the tree calls, with every middleware applied, and reports each that has no handler to give.

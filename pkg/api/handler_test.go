@@ -89,6 +89,7 @@ func TestARegistrationTakesOneTopicOrSeveral(t *testing.T) {
 		{several, []string{"orders", "refunds"}, `Handle("orders", "refunds")`},
 		{HandleBatch("clicks", nothingBatch), []string{"clicks"}, `HandleBatch("clicks")`},
 		{HandleActor("audit", noActor), []string{"audit"}, `HandleActor("audit")`},
+		{Handle(Matching("a.*", "b").Except("c"), nothing), nil, `Handle(Matching("a.*", "b").Except("c"))`},
 	} {
 		if got := resolveOne(t, validConfig(), tt.registration).Topics; !slices.Equal(got, tt.want) {
 			t.Errorf("topics are %v, want %v", got, tt.want)

@@ -114,7 +114,7 @@ func (c *Config) settings() actors.Settings {
 	return actors.Settings{
 		GroupID: c.GroupID, GroupInstanceID: c.GroupInstanceID, ClientID: c.ClientID, Rack: c.Rack,
 		SessionTimeout: c.SessionTimeout, HeartbeatInterval: c.HeartbeatInterval, RebalanceTimeout: c.RebalanceTimeout,
-		DrainTimeout: c.DrainTimeout, CloseTimeout: c.CloseTimeout,
+		DrainTimeout: c.DrainTimeout, CloseTimeout: c.CloseTimeout, MaxProcessingTime: c.MaxProcessingTime,
 		Assignors: slices.Clone(c.Assignors), Isolation: c.IsolationLevel.kafka(),
 		Strategy: c.CommitStrategy, OffsetMap: c.OffsetMap, BlockedAfter: c.BlockedAfter,
 		MaxInTransit: c.MaxInTransit, ResumeBelow: c.ResumeBelow, MemoryBudget: c.MemoryBudget,
@@ -131,6 +131,9 @@ func (r *Registration) resolve(c *Config, report func(Problem)) actors.Registrat
 		Topics: r.topics, Async: actors.AsyncHandler(r.async), Actor: r.actor, Restart: c.Restart, Reset: c.Reset,
 		MaxRecords: min(defaultMaxRecords, c.MaxInTransit), MaxWait: r.maxWait, Recycle: r.recycle,
 		Order: r.order, Workers: r.workers, KeyFunc: actors.KeyFunc(r.keyFunc),
+	}
+	if r.pattern != nil {
+		out.Allow, out.Deny = slices.Clone(r.pattern.allow), slices.Clone(r.pattern.deny)
 	}
 	out.Record, out.Batch = r.wrapped(report)
 	if r.maxRecords != nil {

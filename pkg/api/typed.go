@@ -45,7 +45,7 @@ func Bytes() Codec[[]byte] {
 // the record, and the codec's error. With [RecycleRecords] the record is valid until the handler returns, and so is a value
 // of a codec that does not copy; those of [JSON] and [Bytes] may be kept. For the rest see [Handle].
 func HandleTyped[T any, N Topics](topics N, codec Codec[T], handler func(ctx context.Context, value T, record *kafka.Record) error, options ...RecordOption) Registration {
-	r := Registration{kind: "HandleTyped", topics: topicList(topics)}
+	r := Registration{kind: "HandleTyped", topics: topicList(topics), pattern: patternOf(topics)}
 	if handler != nil {
 		r.record = func(ctx context.Context, record *kafka.Record) error {
 			value, err := decode(codec, record)

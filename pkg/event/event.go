@@ -71,6 +71,14 @@ type PartitionMissing struct {
 	TopicPartition kafka.TopicPartition
 }
 
+// SubscriptionChanged: the topics that the member asks for are others now, because topics that match a pattern of its
+// registrations appeared or went. It is also told once at the start; Topics is empty while nothing matches.
+type SubscriptionChanged struct {
+	Member Member
+	// Topics is the whole subscription, Added and Removed what is different.
+	Topics, Added, Removed []string
+}
+
 // TopicChanged: a subscribed topic appeared, grew or was made anew.
 type TopicChanged struct {
 	Member             Member
@@ -250,6 +258,20 @@ type MetadataIgnored struct {
 	Err            error
 }
 
+// ProcessingOverdue: a record is worked on for longer than Config.MaxProcessingTime, or not acknowledged for that long. The
+// member gives everything up, so that another one can take the partition, and is back when the handler has returned.
+type ProcessingOverdue struct {
+	Member         Member
+	TopicPartition kafka.TopicPartition
+	// Epoch is that of the handler, which may be older than the present ownership.
+	Epoch kafka.AssignmentEpoch
+	// Offset is the record, the first unfinished one of a batch.
+	Offset int64
+	// Since is when it was first seen to be worked on: up to an eighth of Limit after it began.
+	Since time.Time
+	Limit time.Duration
+}
+
 // HandlerAbandoned: a handler still runs although its partition was given up. Until it returns, nothing of that partition
 // is delivered again in this process.
 type HandlerAbandoned struct {
@@ -314,6 +336,9 @@ func (TopicMissing) Name() string { return "topic_missing" }
 // Name returns "partition_missing".
 func (PartitionMissing) Name() string { return "partition_missing" }
 
+// Name returns "subscription_changed".
+func (SubscriptionChanged) Name() string { return "subscription_changed" }
+
 // Name returns "topic_changed".
 func (TopicChanged) Name() string { return "topic_changed" }
 
@@ -365,6 +390,9 @@ func (StrategyFailed) Name() string { return "strategy_failed" }
 // Name returns "metadata_ignored".
 func (MetadataIgnored) Name() string { return "metadata_ignored" }
 
+// Name returns "processing_overdue".
+func (ProcessingOverdue) Name() string { return "processing_overdue" }
+
 // Name returns "handler_abandoned".
 func (HandlerAbandoned) Name() string { return "handler_abandoned" }
 
@@ -383,31 +411,33 @@ func (ActorRestarted) Name() string { return "actor_restarted" }
 // Name returns "closed".
 func (Closed) Name() string { return "closed" }
 
-func (MemberMoved) event()        {}
-func (CoordinatorMoved) event()   {}
-func (ConnectFailed) event()      {}
-func (TopicMissing) event()       {}
-func (PartitionMissing) event()   {}
-func (TopicChanged) event()       {}
-func (PartitionsAssigned) event() {}
-func (PartitionsRevoked) event()  {}
-func (PartitionsLost) event()     {}
-func (CallbackFailed) event()     {}
-func (PartitionReleased) event()  {}
-func (PositionReset) event()      {}
-func (FetchFailed) event()        {}
-func (PartitionFailed) event()    {}
-func (HandlerFailed) event()      {}
-func (HandlerRestarted) event()   {}
-func (PartitionPaused) event()    {}
-func (PartitionResumed) event()   {}
-func (CommitBlocked) event()      {}
-func (WindowFull) event()         {}
-func (StrategyFailed) event()     {}
-func (MetadataIgnored) event()    {}
-func (HandlerAbandoned) event()   {}
-func (HandlerReturned) event()    {}
-func (CommitFailed) event()       {}
-func (Refused) event()            {}
-func (ActorRestarted) event()     {}
-func (Closed) event()             {}
+func (MemberMoved) event()         {}
+func (CoordinatorMoved) event()    {}
+func (ConnectFailed) event()       {}
+func (TopicMissing) event()        {}
+func (PartitionMissing) event()    {}
+func (SubscriptionChanged) event() {}
+func (TopicChanged) event()        {}
+func (PartitionsAssigned) event()  {}
+func (PartitionsRevoked) event()   {}
+func (PartitionsLost) event()      {}
+func (CallbackFailed) event()      {}
+func (PartitionReleased) event()   {}
+func (PositionReset) event()       {}
+func (FetchFailed) event()         {}
+func (PartitionFailed) event()     {}
+func (HandlerFailed) event()       {}
+func (HandlerRestarted) event()    {}
+func (PartitionPaused) event()     {}
+func (PartitionResumed) event()    {}
+func (CommitBlocked) event()       {}
+func (WindowFull) event()          {}
+func (StrategyFailed) event()      {}
+func (MetadataIgnored) event()     {}
+func (HandlerAbandoned) event()    {}
+func (HandlerReturned) event()     {}
+func (CommitFailed) event()        {}
+func (Refused) event()             {}
+func (ActorRestarted) event()      {}
+func (Closed) event()              {}
+func (ProcessingOverdue) event()   {}

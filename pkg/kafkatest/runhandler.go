@@ -3,6 +3,7 @@ package kafkatest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -135,7 +136,7 @@ func RunLogger(logger *zap.Logger) RunOption {
 // the consumer is made up, and the registration's restart policy is replaced by [Restarts], so that no test waits for a
 // backoff; api.ResetTo means nothing, and as many records may be in transit as are given, up to 1,000,000.
 //
-// Topic and Partition say where a record belongs. An empty Topic is the registration's, if it has one only. Offsets must
+// Topic and Partition say where a record belongs. An empty Topic is the registration's, if it has one only and no pattern. Offsets must
 // rise in each partition, with or without holes; where all of a partition are zero they are numbered from 0. The handler
 // gets copies. With api.RecycleRecords these are overwritten, the bytes with 0xDB, as soon as they are given back, so that
 // a handler that keeps a record beyond its acknowledgment is seen to.
@@ -164,6 +165,9 @@ func RunHandler(ctx context.Context, registration api.Registration, records []ka
 	}
 	handler := &settings.Registrations[0]
 	handler.Restart, handler.Reset = s.policy().WithDefaults(), rebalance.ResetEarliest
+	if err := nameTopics(handler, records); err != nil {
+		return nil, err
+	}
 	log, err := newRunLog(handler, s.restarts, records)
 	if err != nil {
 		return nil, err
@@ -179,6 +183,27 @@ func RunHandler(ctx context.Context, registration api.Registration, records []ka
 	log.wait(ctx, tree.Done())
 	closed := tree.Close(context.WithoutCancel(ctx))
 	return log.result(network, closed), nil
+}
+
+// nameTopics puts in place of a pattern the topics of the records that it matches: nothing else is there to match.
+func nameTopics(r *actors.Registration, records []kafka.Record) error {
+	if len(r.Allow) == 0 {
+		return nil
+	}
+	selection, err := rebalance.NewSelection([]rebalance.TopicRule{{Allow: r.Allow, Deny: r.Deny}})
+	if err != nil {
+		return err
+	}
+	for i := range records {
+		if _, wanted := selection.Rule(records[i].Topic); !wanted || records[i].Topic == "" {
+			return fmt.Errorf("kafkatest: record %d is of topic %q, which the handler's pattern does not match", i, records[i].Topic)
+		}
+		if !slices.Contains(r.Topics, records[i].Topic) {
+			r.Topics = append(r.Topics, records[i].Topic)
+		}
+	}
+	r.Allow, r.Deny = nil, nil
+	return nil
 }
 
 // policy stops a partition at the failure after the last restart: the first probe is further away than any run.

@@ -262,3 +262,19 @@ func TestRunHandlerNeverCallsAnAckStaleThatCounted(t *testing.T) {
 	require.NoError(t, run.Err())
 	require.Empty(t, stale)
 }
+
+func TestRunHandlerTakesTheTopicsOfAPatternFromTheRecords(t *testing.T) {
+	seen := make(map[string]int)
+	registration := api.Handle(api.Matching("orders-.*").Except(".*-test"), func(_ context.Context, r *kafka.Record) error {
+		seen[r.Topic]++
+		return nil
+	})
+	run, err := kafkatest.RunHandler(t.Context(), registration, []kafka.Record{{Topic: "orders-eu"}, {Topic: "orders-us"}, {Topic: "orders-eu"}})
+	require.NoError(t, err)
+	require.NoError(t, run.Err())
+	require.Equal(t, map[string]int{"orders-eu": 2, "orders-us": 1}, seen)
+	for _, foreign := range []string{"refunds", "orders-a-test", ""} {
+		_, err := kafkatest.RunHandler(t.Context(), registration, []kafka.Record{{Topic: "orders-eu"}, {Topic: foreign}})
+		require.ErrorContains(t, err, "record 1")
+	}
+}

@@ -1,4 +1,4 @@
-// Package cluster is what the examples do on a Kafka cluster besides consuming: create a topic, produce, and read offsets
+// Package cluster is what the examples do on a Kafka cluster besides consuming: start one, create a topic, produce, and read offsets
 // back, all with sarama.
 package cluster
 
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/troupego/troupe/pkg/kafkatest"
 )
 
 // batchSize is how many records are produced at once.
@@ -24,10 +26,33 @@ type Cluster struct {
 	client sarama.Client
 	admin  sarama.ClusterAdmin
 	topic  string
+	// embedded is nil when the cluster is somebody else's.
+	embedded *kafkatest.Broker
+	brokers  []string
+	before   map[int32]int64
 }
 
-// Connect connects to the cluster that the brokers belong to.
-func Connect(clientID string, brokers []string, topic string) (*Cluster, error) {
+// Open connects to the cluster that the brokers belong to, or to one that it starts in this process when there are none,
+// and sees to it that the topic is there.
+func Open(clientID string, brokers []string, topic string, partitions int) (c *Cluster, err error) {
+	c = &Cluster{topic: topic, brokers: brokers}
+	if len(brokers) == 0 {
+		if c.embedded, err = kafkatest.StartBroker(); err != nil {
+			return nil, err
+		}
+		c.brokers = c.embedded.Addrs()
+	}
+	if err = c.connect(clientID); err == nil {
+		c.before, err = c.ensureTopic(partitions)
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Cluster) connect(clientID string) (err error) {
 	config := sarama.NewConfig()
 	config.ClientID = clientID
 	config.Version = sarama.V2_6_0_0
@@ -36,22 +61,36 @@ func Connect(clientID string, brokers []string, topic string) (*Cluster, error) 
 	// An idempotent producer: a batch that is sent again is not written twice.
 	config.Producer.Idempotent = true
 	config.Net.MaxOpenRequests = 1
-	client, err := sarama.NewClient(brokers, config)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %v: %w", brokers, err)
+	if c.client, err = sarama.NewClient(c.brokers, config); err == nil {
+		c.admin, err = sarama.NewClusterAdminFromClient(c.client)
 	}
-	admin, err := sarama.NewClusterAdminFromClient(client)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("connect to %v: %w", brokers, err), client.Close())
+		return fmt.Errorf("connect to %v: %w", c.brokers, err)
 	}
-	return &Cluster{client: client, admin: admin, topic: topic}, nil
+	return nil
 }
 
-// Close ends the connections; the admin closes its client.
-func (c *Cluster) Close() { _ = c.admin.Close() }
+// Brokers are the addresses of the cluster.
+func (c *Cluster) Brokers() []string { return c.brokers }
 
-// EnsureTopic creates the topic when it is not there, waits until it can be used, and returns its end offsets.
-func (c *Cluster) EnsureTopic(partitions int) (ends map[int32]int64, err error) {
+// Before returns the end offsets that the topic had when it was opened.
+func (c *Cluster) Before() map[int32]int64 { return c.before }
+
+// Close ends the connections, and the broker that Open started.
+func (c *Cluster) Close() {
+	switch {
+	case c.admin != nil:
+		_ = c.admin.Close() // along with its client
+	case c.client != nil:
+		_ = c.client.Close()
+	}
+	if c.embedded != nil {
+		c.embedded.Close()
+	}
+}
+
+// ensureTopic creates the topic when it is not there, waits until it can be used, and returns its end offsets.
+func (c *Cluster) ensureTopic(partitions int) (ends map[int32]int64, err error) {
 	replicas := int16(-1) // the cluster's default
 	err = c.admin.CreateTopic(c.topic, &sarama.TopicDetail{NumPartitions: int32(partitions), ReplicationFactor: replicas}, false)
 	if err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
@@ -110,9 +149,9 @@ func (c *Cluster) committed(group string, partitions []int32) (map[int32]int64, 
 	return offsets, nil
 }
 
-// Consumed tells how far a group is with what was written since before, the end offsets of an earlier time: how many
-// records are below its committed offsets as the brokers have them, and how many above.
-func (c *Cluster) Consumed(group string, before map[int32]int64) (committed, lag int64, err error) {
+// Consumed tells how far a group is with what was written since Open: how many records are below its committed offsets as
+// the brokers have them, and how many above.
+func (c *Cluster) Consumed(group string) (committed, lag int64, err error) {
 	ends, err := c.EndOffsets()
 	if err != nil {
 		return 0, 0, err
@@ -122,8 +161,8 @@ func (c *Cluster) Consumed(group string, before map[int32]int64) (committed, lag
 		return 0, 0, err
 	}
 	for partition, end := range ends {
-		offset := max(offsets[partition], before[partition])
-		committed += offset - before[partition]
+		offset := max(offsets[partition], c.before[partition])
+		committed += offset - c.before[partition]
 		lag += end - offset
 	}
 	return committed, lag, nil
