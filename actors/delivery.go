@@ -337,9 +337,14 @@ func (d *Delivery) index(offset int64) (int, bool) {
 	return int(i), i >= 0 && i < int64(d.count)
 }
 
-// finishedUpTo is how an in-order handler reports that the first n records are done.
+// finishedUpTo is how an in-order handler reports that the first n records are done. What comes after the end is as late as
+// an acknowledgment would be.
 func (d *Delivery) finishedUpTo(n int) {
-	d.low.Store(int64(n))
+	before := d.low.Swap(int64(n))
+	if d.over() {
+		d.counts.stale.Add(uint64(int64(n) - before))
+		return
+	}
 	if n == d.count {
 		return // the handler returns now, and that is told
 	}

@@ -3,6 +3,7 @@ package integration
 import (
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -18,6 +19,7 @@ type commitTap struct {
 }
 
 type tappedCommit struct {
+	when       time.Time
 	member     string
 	generation int32
 	tp         kafka.TopicPartition
@@ -33,7 +35,7 @@ func tap(b *embeddedBroker, group, topic string) *commitTap {
 		defer tap.mu.Unlock()
 		for _, t := range commit.Topics {
 			for _, p := range t.Partitions {
-				tap.commits = append(tap.commits, tappedCommit{commit.MemberID, commit.Generation, at(topic, p.Partition), p.Offset})
+				tap.commits = append(tap.commits, tappedCommit{time.Now(), commit.MemberID, commit.Generation, at(topic, p.Partition), p.Offset})
 			}
 		}
 		return true
