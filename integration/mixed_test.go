@@ -350,9 +350,14 @@ func allCommitted(t *testing.T, b broker, topic, group string) {
 // protocolOf returns the assignor that a group has agreed on.
 func protocolOf(t *testing.T, b broker, group string) string {
 	t.Helper()
+	return newAdmin(t, b.Addrs(), nil).protocol(t, group)
+}
+
+func (a admin) protocol(t *testing.T, group string) string {
+	t.Helper()
 	req := kmsg.NewPtrDescribeGroupsRequest()
 	req.Groups = append(req.Groups, group)
-	resp, err := req.RequestWith(requestContext(t), newAdmin(t, b.Addrs(), nil).client)
+	resp, err := req.RequestWith(requestContext(t), a.client)
 	require.NoError(t, err)
 	require.Len(t, resp.Groups, 1)
 	return resp.Groups[0].Protocol
