@@ -291,13 +291,20 @@ func (p *partition) stopFlow(ctx actor.Context) {
 	if p.parallel != nil {
 		p.parallel.stop()
 	}
-	if d := p.handler.delivery; d != nil {
-		d.halt()
-		if pid := p.Lookup(handlerKey); pid != nil && !d.byActor {
-			ctx.Send(pid, &deliveryRecalled{delivery: d})
-		}
-	}
+	p.haltDelivery(ctx)
 	p.tellRevoking(ctx)
+}
+
+// haltDelivery has a function take no further record of the outstanding delivery, and gives back one that was not begun.
+func (p *partition) haltDelivery(ctx actor.Context) {
+	d := p.handler.delivery
+	if d == nil {
+		return
+	}
+	d.halt()
+	if pid := p.Lookup(handlerKey); pid != nil && !d.byActor {
+		ctx.Send(pid, &deliveryRecalled{delivery: d})
+	}
 }
 
 func (p *partition) requestFinalCommit(ctx actor.Context, deadline time.Time) {

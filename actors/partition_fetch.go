@@ -311,18 +311,20 @@ func (p *partition) reposition(ctx actor.Context, offset int64, reason string, e
 	if p.parallel != nil {
 		p.parallel.stop()
 	}
+	p.haltDelivery(ctx) // what was not begun may be gone from the log
 	p.rewindNow(ctx)
 	p.pump(ctx)
 }
 
 // rewindNow starts a new run of positions below the present one, once nothing is outstanding: the log is shorter than what
-// was read of it.
+// was read of it. What is below that and not finished, such as a record that waits for its next try, is read again.
 func (p *partition) rewindNow(ctx actor.Context) {
 	in := &p.intake
 	if in.rewind == nil || !p.machine.CanDeliver() || p.handler.delivery != nil || p.busy {
 		return
 	}
-	offset := *in.rewind
+	p.collect()
+	offset := min(*in.rewind, p.tracker.Committable())
 	in.rewind = nil
 	releaseLeases(p.handler.leases, true)
 	p.handler.again, p.handler.leases = nil, p.handler.leases[:0]
