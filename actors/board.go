@@ -98,6 +98,8 @@ type cell struct {
 	reasons atomic.Uint32
 	// blocked is what the watch says, nil while the commit moves.
 	blocked atomic.Pointer[BlockedCommit]
+	// stuck is what the partition says, nil while it can be read.
+	stuck atomic.Pointer[StuckPartition]
 	// offer is the latest offset offered that the committer has not taken.
 	offer atomic.Pointer[commit.Offset]
 	// offered is the message that says so.
@@ -158,7 +160,7 @@ func (c *cell) stats() PartitionStats {
 		s.HandlerOffset, s.HandlerSince = e.oldest()
 	}
 	s.PauseReasons = pauseReasons(c.reasons.Load())
-	s.Blocked = c.blocked.Load()
+	s.Blocked, s.Stuck = c.blocked.Load(), c.stuck.Load()
 	return s
 }
 
@@ -324,6 +326,14 @@ func (b *board) healthy(now time.Time, session time.Duration) error {
 	for _, c := range b.sortedCells() {
 		if how := condition(c.condition.Load()); how == conditionPaused || how == conditionFailed {
 			return fmt.Errorf("%w: %s is %v at offset %d", ErrNotHealthy, c.tp, how, c.finished.Load())
+		}
+		if stuck := c.stuck.Load(); stuck != nil {
+			err := fmt.Errorf("%w: %s cannot be read on at offset %d for %v: waiting for %s", ErrNotHealthy, c.tp, stuck.Offset,
+				now.Sub(stuck.Since).Round(time.Millisecond), stuck.Waiting)
+			if stuck.Err != nil {
+				err = fmt.Errorf("%w: %w", err, stuck.Err)
+			}
+			return err
 		}
 	}
 	return nil

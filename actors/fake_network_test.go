@@ -86,6 +86,8 @@ func (f *fakeClient) Metadata(ctx context.Context, topics []string) (*ClusterMet
 	return out, nil
 }
 
+func (f *fakeClient) Avoid(kafka.Broker) {}
+
 func (f *fakeClient) FindCoordinator(ctx context.Context, _ string) (kafka.Broker, error) {
 	_, end, err := f.begin(ctx, "FindCoordinator")
 	defer end()

@@ -214,7 +214,7 @@ func (f *fetcher) send(i int) {
 // what it keeps.
 func (f *fetcher) fetched(ctx actor.Context, m *fetchDone) {
 	lane := &f.lane[m.lane]
-	plan := lane.plan
+	plan, sent := lane.plan, lane.sentAt
 	lane.plan, lane.sentAt = nil, time.Time{}
 	now := time.Now()
 	if m.err != nil {
@@ -223,6 +223,7 @@ func (f *fetcher) fetched(ctx actor.Context, m *fetchDone) {
 		if !errors.Is(m.err, context.Canceled) {
 			f.shared.trouble("fetch from "+f.broker.String(), m.err, f.shared.settings.Backoff.Initial)
 			ctx.Send(f.group, &brokerDoubted{broker: f.broker, err: m.err})
+			f.unanswered(ctx, plan, sent, m.err)
 		}
 		return
 	}
@@ -246,6 +247,17 @@ func (f *fetcher) fetched(ctx actor.Context, m *fetchDone) {
 	}
 }
 
+// unanswered tells the partitions of a fetch that failed as a whole.
+func (f *fetcher) unanswered(ctx actor.Context, plan *buffer.FetchPlan, since time.Time, err error) {
+	for _, want := range plan.Wants {
+		if route, routed := f.routes[want.TopicPartition]; routed && route.epoch == want.Epoch {
+			route.highWatermark = kafka.NoOffset // whatever the next answer says is news
+			f.routes[want.TopicPartition] = route
+			ctx.Send(route.pid, &fetchUnanswered{epoch: want.Epoch, since: since, err: err})
+		}
+	}
+}
+
 // handOver sends a partition what came for it: records, a failure, or news of the log's ends. An answer without any of
 // these is not worth a message, and its want stays open.
 func (f *fetcher) handOver(ctx actor.Context, want buffer.Want, route fetchRoute, answer *FetchedPartition) buffer.Got {
@@ -254,6 +266,9 @@ func (f *fetcher) handOver(ctx actor.Context, want buffer.Want, route fetchRoute
 	news := answer.HighWatermark != route.highWatermark || answer.LastStableOffset != route.lastStableOffset
 	if used || news {
 		route.highWatermark, route.lastStableOffset = answer.HighWatermark, answer.LastStableOffset
+		if answer.Err != nil { // whatever the next answer says is news
+			route.highWatermark = kafka.NoOffset
+		}
 		f.routes[want.TopicPartition] = route
 		answer.Chunk.MaxBatchBytes = f.shared.settings.MaxBatchBytes
 		ctx.Send(route.pid, &recordsFetched{epoch: want.Epoch, offset: want.Offset, broker: f.broker, answer: *answer, consumed: used})

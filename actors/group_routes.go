@@ -116,6 +116,8 @@ func (g *group) brokerDoubted(ctx actor.Context, broker kafka.Broker) {
 			g.route(ctx, p)
 		}
 	}
+	// Else the question who leads now might wait at the very broker that hangs.
+	g.metadata.client.Avoid(broker)
 	g.refreshSoon()
 }
 

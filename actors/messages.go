@@ -379,6 +379,15 @@ type recordsFetched struct {
 	consumed bool // the credit is used up
 }
 
+// fetchUnanswered: fetcher -> partition: the broker gave no answer to a fetch of it, which was sent at that time. The want
+// stays open. An answer after it is told in any case, also when it has nothing.
+type fetchUnanswered struct {
+	silent
+	epoch kafka.AssignmentEpoch
+	since time.Time
+	err   error
+}
+
 // offsetLookup: partition -> fetcher. Answered by offsetFound with the same id.
 type offsetLookup struct {
 	silent

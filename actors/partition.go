@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/troupego/troupe/commit"
+	"github.com/troupego/troupe/internal/buffer"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
@@ -66,6 +67,9 @@ type partition struct {
 	// watch looks for a commit that stands still; watchAlarm is when it looks again.
 	watch      *commit.Watch
 	watchAlarm alarm
+	// stall looks for a partition that cannot be read on; stallAlarm is when it looks again.
+	stall      *buffer.Stall
+	stallAlarm alarm
 	// mapAlarm is when an offset map may be offered again whose offset stands still.
 	mapAlarm alarm
 	// commits are the flushes that callers of Commit wait for, by their id.
@@ -81,7 +85,7 @@ func newPartition(s *shared, config partitionConfig) *partition {
 		Supervisor: supervisor.New(s.settings.Seed ^ uint64(config.epoch)), partitionConfig: config, shared: s,
 		machine: rebalance.NewPartition(rebalance.Grant{TopicPartition: config.tp, Epoch: config.epoch}),
 		window:  window, offered: kafka.NoOffset, positionEpoch: config.cell.positionEpoch.Load(),
-		watch: commit.NewWatch(s.settings.BlockedAfter), commits: make(map[uint64]*waiter),
+		watch: commit.NewWatch(s.settings.BlockedAfter), stall: buffer.NewStall(s.settings.StuckAfter), commits: make(map[uint64]*waiter),
 	}
 	p.intake = newIntake(s.settings.PartitionMaxBytes)
 	p.handler.nacks = supervisor.NewBudget(config.registration.Restart, s.settings.Seed^uint64(config.tp.Partition))
@@ -98,6 +102,7 @@ func (p *partition) Receive(ctx actor.Context) {
 		p.receive(ctx, ctx.Message())
 	}
 	p.publish()
+	p.lookForStall()
 }
 
 func (p *partition) receive(ctx actor.Context, message any) {
@@ -130,6 +135,10 @@ func (p *partition) receive(ctx actor.Context, message any) {
 		p.recordsFetched(ctx, m)
 	case *memoryFreed:
 		p.memoryFreed(ctx)
+	case *fetchUnanswered:
+		if p.current(m.epoch) {
+			p.intake.unanswered(m.since, m.err)
+		}
 	case *offsetFound:
 		if p.current(m.epoch) {
 			p.offsetFound(ctx, m)
@@ -203,6 +212,7 @@ func (p *partition) rang(ctx actor.Context, m *alarmRang) {
 		p.pump(ctx)
 	case p.watchAlarm.rang(m):
 		p.look()
+	case p.stallAlarm.rang(m): // lookForStall comes after every message
 	case p.mapAlarm.rang(m):
 		if p.tracker != nil {
 			p.offer(ctx)
@@ -217,6 +227,7 @@ func (p *partition) stop(actor.Context) {
 	p.handler.alarm.stop()
 	p.handler.fill.stop()
 	p.watchAlarm.stop()
+	p.stallAlarm.stop()
 	p.mapAlarm.stop()
 	stopped := fmt.Errorf("%w: partition actor stopped", rebalance.ErrLost)
 	if d := p.handler.delivery; d != nil {

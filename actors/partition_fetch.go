@@ -63,6 +63,9 @@ type intake struct {
 	failed   bool
 	alarm    alarm
 	failures int
+	// unread is since when fetches of the partition fail, zero while they do not, and unreadErr what they failed with last.
+	unread    time.Time
+	unreadErr error
 }
 
 func newIntake(maxBytes int) intake {
@@ -77,6 +80,13 @@ func (in *intake) restart(offset int64) {
 	in.wanting, in.chunks = false, 0
 	in.surplus.Drop()
 	in.surplus = buffer.NewSurplus(offset, ChunkReader.Close)
+}
+
+// unanswered notes that a fetch failed which was sent, or answered, at that time.
+func (in *intake) unanswered(since time.Time, err error) {
+	if in.unreadErr = err; in.unread.IsZero() {
+		in.unread = since
+	}
 }
 
 // startDecided begins at the committed offset, or looks the first one up.
@@ -184,6 +194,11 @@ func (p *partition) recordsFetched(ctx actor.Context, m *recordsFetched) {
 	if m.epoch != p.epoch || m.offset != in.fetchFrom || m.broker.ID != in.leader.broker.ID || !p.machine.CanDeliver() {
 		p.shared.staleMessage()
 		return
+	}
+	if answer.Err == nil {
+		in.unread, in.unreadErr = time.Time{}, nil
+	} else {
+		in.unanswered(time.Now(), answer.Err)
 	}
 	if end := answer.HighWatermark; answer.Err == nil && end >= 0 {
 		if p.shared.settings.Isolation == kafka.ReadCommitted && answer.LastStableOffset >= 0 {

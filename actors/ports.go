@@ -41,6 +41,9 @@ type MetadataClient interface {
 	Metadata(ctx context.Context, topics []string) (*ClusterMetadata, error)
 	// FindCoordinator returns the coordinator of a consumer group.
 	FindCoordinator(ctx context.Context, groupID string) (kafka.Broker, error)
+	// Avoid gives up the connection, and the question under way on it, if it is to this broker, which did not answer others:
+	// the next connection is made to another one where there is any. It may be called while a question is under way.
+	Avoid(broker kafka.Broker)
 	Close()
 }
 

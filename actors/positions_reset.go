@@ -1,6 +1,8 @@
 package actors
 
 import (
+	"time"
+
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/troupego/troupe/pkg/event"
@@ -90,6 +92,7 @@ func (p *partition) offsetFound(ctx actor.Context, m *offsetFound) {
 	}
 	if err != nil {
 		ctx.Send(p.group, &leaderDoubted{tp: p.tp, epoch: p.epoch, err: err})
+		in.unanswered(time.Now(), err)
 		delay := p.retryIntake()
 		p.shared.observe(event.FetchFailed{
 			Member: p.shared.member(), TopicPartition: p.tp, Broker: in.leader.broker, Offset: in.fetchFrom, Err: err, RetryIn: delay,
@@ -98,5 +101,6 @@ func (p *partition) offsetFound(ctx actor.Context, m *offsetFound) {
 	}
 	reason := in.reset.reason(in.fetchFrom, answer.Offset)
 	in.reset, in.failures, in.lastEpoch = nil, 0, answer.LeaderEpoch
+	in.unread, in.unreadErr = time.Time{}, nil
 	p.reposition(ctx, answer.Offset, reason, nil)
 }

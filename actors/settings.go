@@ -121,6 +121,8 @@ type Settings struct {
 	// Standalone is what is read without a group; nil in a group. With it no setting of the group has a meaning, and Strategy
 	// is commit.Manual.
 	Standalone *rebalance.StandaloneConfig
+	// StuckAfter is after how long a partition that cannot be read on is reported.
+	StuckAfter time.Duration
 	// Positions says where partitions start when offsets are kept outside of Kafka; nil for the committed offsets.
 	Positions PositionsFunc
 	// Callbacks are told of partitions that come and go.

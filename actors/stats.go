@@ -78,6 +78,16 @@ type PartitionStats struct {
 	PauseReasons []string
 	// Blocked says since when the commit stands still although later records are finished; nil while it does not.
 	Blocked *BlockedCommit
+	// Stuck says since when the partition cannot be read on; nil while it can, or not for Config.StuckAfter yet.
+	Stuck *StuckPartition
+}
+
+// StuckPartition is a partition that cannot be read on; see event.PartitionStuck.
+type StuckPartition struct {
+	Offset  int64
+	Since   time.Time
+	Waiting string
+	Err     error
 }
 
 // BlockedCommit is a commit that stands still; see event.CommitBlocked.

@@ -29,8 +29,9 @@ type client struct {
 	link *link
 
 	mu sync.Mutex
-	// raw is the connection under way or in use, for Close.
+	// raw is the connection under way or in use, for Close, and to whom it is.
 	raw net.Conn
+	to  kafka.Broker
 }
 
 func newClient(n *Network) *client {
@@ -108,6 +109,9 @@ func (c *client) connect(ctx context.Context, broker kafka.Broker, limit time.Du
 	if ctx.Err() != nil {
 		return &kafka.ConnectError{Addr: broker.Addr, Phase: phaseDial, Err: because(ctx, nil)}
 	}
+	c.mu.Lock()
+	c.to = broker
+	c.mu.Unlock()
 	l, err := c.network.open(ctx, broker, c.keep)
 	if err != nil {
 		c.mu.Lock()

@@ -31,6 +31,21 @@ type metadataClient struct {
 	known []kafka.Broker
 	// next is the place in the round at which the next search begins.
 	next int
+	// avoided are the addresses that a search tries last, until one finds a broker; under client.mu.
+	avoided []string
+}
+
+// Avoid implements actors.MetadataClient. Of a connection to a bootstrap server nobody knows to which broker it leads, so it
+// is given up in any case.
+func (c *metadataClient) Avoid(broker kafka.Broker) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.avoided = append(c.avoided[:0], broker.Addr)
+	if c.raw == nil || c.to.ID >= 0 && c.to.ID != broker.ID && c.to.Addr != broker.Addr {
+		return
+	}
+	c.avoided = append(c.avoided, c.to.Addr)
+	_ = c.raw.Close()
 }
 
 // Metadata describes the topics named, every topic when topics is nil.
@@ -145,7 +160,11 @@ func (c *metadataClient) round() []kafka.Broker {
 		}
 	}
 	for _, addr := range c.network.cfg.Brokers {
-		add(kafka.Broker{ID: -1, Addr: addr})
+		bootstrap := kafka.Broker{ID: -1, Addr: addr}
+		if i := slices.IndexFunc(c.known, func(b kafka.Broker) bool { return b.Addr == addr }); i >= 0 {
+			bootstrap = c.known[i]
+		}
+		add(bootstrap)
 	}
 	for _, b := range c.known {
 		add(b)
@@ -171,25 +190,28 @@ func (c *metadataClient) any(ctx context.Context, q question) (answer, error) {
 
 // search connects to the first broker of the round that can be. The whole search takes at most ConnectTimeout, of which
 // each attempt gets half of what is left and the last one all: brokers that hang must not use up the others' time. The
-// next search begins where this one ended, so each broker is in turn given the most time.
+// next search begins where this one ended, so each broker is in turn given the most time; those to avoid come last.
 func (c *metadataClient) search(ctx context.Context) error {
 	round := c.round()
+	order := c.order(round)
 	deadline := time.Now().Add(c.network.cfg.ConnectTimeout)
 	var failed searchError
-	for i := range round {
+	for i, place := range order {
 		left := time.Until(deadline)
 		limit := left
-		if i < len(round)-1 {
+		if i < len(order)-1 {
 			limit = max(left/2, min(left, leastAttempt))
 		}
 		if limit <= 0 {
 			break
 		}
-		broker := round[c.next%len(round)]
-		c.next = (c.next + 1) % len(round)
-		err := c.connect(ctx, broker, limit)
+		c.next = (place + 1) % len(round)
+		err := c.connect(ctx, round[place], limit)
 		if err == nil {
-			c.next = (c.next + len(round) - 1) % len(round) // it works: begin with it next time
+			c.next = place // it works: begin with it next time
+			c.mu.Lock()
+			c.avoided = nil
+			c.mu.Unlock()
 			return nil
 		}
 		failed = append(failed, err)
@@ -199,6 +221,22 @@ func (c *metadataClient) search(ctx context.Context) error {
 		}
 	}
 	return failed.connectError(round)
+}
+
+// order returns the places of the round in the order of a search.
+func (c *metadataClient) order(round []kafka.Broker) []int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	order, last := make([]int, 0, len(round)), []int(nil)
+	for i := range round {
+		place := (c.next + i) % len(round)
+		if slices.Contains(c.avoided, round[place].Addr) {
+			last = append(last, place)
+			continue
+		}
+		order = append(order, place)
+	}
+	return append(order, last...)
 }
 
 // searchError is every failed attempt of a search.

@@ -75,6 +75,7 @@ func TestEachRuleOfConfigNamesFieldValueAndBound(t *testing.T) {
 		{"strategy", func(c *Config) { c.CommitStrategy = commit.EveryRecords(0) }, Problem{"CommitStrategy", "EveryRecords with n = 0", "at least 1"}},
 		{"strategy's time", func(c *Config) { c.CommitStrategy = commit.Every(-time.Second) }, Problem{"CommitStrategy", "Every with d = -1s", "more than 0s"}},
 		{"blocked", func(c *Config) { c.BlockedAfter = -time.Second }, Problem{"BlockedAfter", "-1s", times}},
+		{"stuck", func(c *Config) { c.StuckAfter = -time.Second }, Problem{"StuckAfter", "-1s", times}},
 		{"negative session", func(c *Config) { c.SessionTimeout = -time.Second }, Problem{"SessionTimeout", "-1s", times}},
 		{"session over " + tooLong, func(c *Config) { c.SessionTimeout = long }, Problem{"SessionTimeout", "600h0m0s", times}},
 		{"session under a millisecond", func(c *Config) { c.SessionTimeout = time.Microsecond }, Problem{"SessionTimeout", "1µs", times}},

@@ -136,6 +136,10 @@ type Config struct {
 	// BlockedAfter is after how long an event.CommitBlocked reports a partition whose committed offset stands still although
 	// records beyond it are finished. No Kafka property. Default 10 s.
 	BlockedAfter time.Duration
+	// StuckAfter is after how long a partition that cannot be read on, for want of a leader, of an answer or of a place to
+	// start, is reported by an event.PartitionStuck and makes Consumer.Healthy fail. Waiting for records to come is not being
+	// stuck. No Kafka property. Default 1 min, so that a leader that hangs is left first (RequestTimeout).
+	StuckAfter time.Duration
 
 	// MaxInTransit is the most records of one partition that are delivered and not yet below the contiguous finished point:
 	// what may be delivered twice after a crash. No Kafka property. Default 10,000; from 1 to 1,000,000.
@@ -201,6 +205,7 @@ const (
 	defaultCloseTimeout      = 30 * time.Second
 	defaultMaxInTransit      = 10_000
 	defaultBlockedAfter      = 10 * time.Second
+	defaultStuckAfter        = time.Minute
 	defaultMemoryBudget      = 256 << 20
 	defaultFetchMinBytes     = 1
 	defaultFetchMaxWait      = 500 * time.Millisecond
@@ -244,6 +249,7 @@ func (c Config) withDefaults() Config {
 		c.CommitStrategy = commit.Opportunistic()
 	}
 	fill(&c.BlockedAfter, defaultBlockedAfter)
+	fill(&c.StuckAfter, defaultStuckAfter)
 	fill(&c.MaxInTransit, defaultMaxInTransit)
 	fill(&c.ResumeBelow, c.MaxInTransit/2)
 	if c.MemoryBudget == 0 {

@@ -116,7 +116,7 @@ func (c *Config) settings() actors.Settings {
 		SessionTimeout: c.SessionTimeout, HeartbeatInterval: c.HeartbeatInterval, RebalanceTimeout: c.RebalanceTimeout,
 		DrainTimeout: c.DrainTimeout, CloseTimeout: c.CloseTimeout, MaxProcessingTime: c.MaxProcessingTime,
 		Assignors: slices.Clone(c.Assignors), Isolation: c.IsolationLevel.kafka(),
-		Strategy: c.CommitStrategy, OffsetMap: c.OffsetMap, BlockedAfter: c.BlockedAfter,
+		Strategy: c.CommitStrategy, OffsetMap: c.OffsetMap, BlockedAfter: c.BlockedAfter, StuckAfter: c.StuckAfter,
 		MaxInTransit: c.MaxInTransit, ResumeBelow: c.ResumeBelow, MemoryBudget: c.MemoryBudget,
 		FetchMinBytes: c.FetchMinBytes, FetchMaxBytes: c.FetchMaxBytes, PartitionMaxBytes: c.PartitionMaxBytes,
 		MaxBatchBytes: c.MaxBatchBytes, FetchMaxWait: c.FetchMaxWait,

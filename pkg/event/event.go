@@ -149,6 +149,25 @@ type FetchFailed struct {
 	RetryIn time.Duration
 }
 
+// PartitionStuck: a partition cannot be read on for Config.StuckAfter. It is told again each time the age has doubled, until
+// the partition is read again.
+type PartitionStuck struct {
+	Member         Member
+	TopicPartition kafka.TopicPartition
+	Epoch          kafka.AssignmentEpoch
+	// Offset is the next offset to read, kafka.NoOffset while it is not known where to start.
+	Offset int64
+	// Waiting is for what: "start" (the committed offset, or the program's own start position), "leader" (there is none, or it
+	// cannot be reached), "offset" (the leader was asked for one) or "fetch" (the leader gives no answer, or an error).
+	Waiting string
+	// Leader is whom it is read from, with ID -1 for nobody.
+	Leader kafka.Broker
+	// Age is how long ago it was read last, or should have been.
+	Age time.Duration
+	// Err is what the leader said last, nil when it said nothing.
+	Err error
+}
+
 // PartitionFailed: a batch of this partition cannot be read (corrupt, unknown compression, too large), or there is no
 // position to start from (reset policy "none"). The partition stands at Offset and is tried again after RetryIn, not before
 // it is assigned anew when that is 0; the others go on.
@@ -363,6 +382,9 @@ func (PositionReset) Name() string { return "position_reset" }
 // Name returns "fetch_failed".
 func (FetchFailed) Name() string { return "fetch_failed" }
 
+// Name returns "partition_stuck".
+func (PartitionStuck) Name() string { return "partition_stuck" }
+
 // Name returns "partition_failed".
 func (PartitionFailed) Name() string { return "partition_failed" }
 
@@ -441,3 +463,4 @@ func (Refused) event()             {}
 func (ActorRestarted) event()      {}
 func (Closed) event()              {}
 func (ProcessingOverdue) event()   {}
+func (PartitionStuck) event()      {}

@@ -118,6 +118,9 @@ func (c memoryClient) Metadata(_ context.Context, topics []string) (*actors.Clus
 	return m, nil
 }
 
+// Avoid implements actors.MetadataClient.
+func (c memoryClient) Avoid(kafka.Broker) {}
+
 // FindCoordinator implements actors.MetadataClient.
 func (c memoryClient) FindCoordinator(context.Context, string) (kafka.Broker, error) {
 	return memoryBroker, nil
