@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/troupego/troupe/integration/launch"
 )
@@ -35,7 +34,6 @@ func TestProcesses(t *testing.T) {
 			t.Run("SIGTERM/"+kind, n.parallel(func(t *testing.T, n *oneNode) { terminateInMidWork(t, n, kind) }))
 		}
 		t.Run("SecondSIGTERM", n.parallel(secondSIGTERM))
-		t.Run("SIGSTOPBeyondTheSession", n.parallel(freezeBeyondSession))
 		t.Run("AllMembersKilledAtOnce", n.parallel(killAllMembers))
 		t.Run("CutConnections", n.parallel(cutConnections))
 	})
@@ -249,79 +247,6 @@ func secondSIGTERM(t *testing.T, n *oneNode) {
 	next := s.start(t, "next")
 	s.nothingLost(t)
 	s.drained(t, next)
-}
-
-// freezeBeyondSession stops a worker until another one has taken over, and lets it go on. What it knew is then outdated:
-// it commits and begins nothing before it has joined again.
-func freezeBeyondSession(t *testing.T, n *oneNode) {
-	s := n.stage(t, 4, "-work", "20ms", "-max-records", "50")
-	s.fill(t, 700)
-	a, b := s.bothWork(t)
-	eventually(t, patience, "the first has committed", func() bool { return len(a.handled(t)) > 60 })
-	frozenAt := time.Now()
-	a.signal(t, syscall.SIGSTOP)
-	committed := n.settled(t, s, a)
-	for _, p := range s.owned(t)["b"] {
-		committed[p] = 0 // the other goes on
-	}
-	eventually(t, patience, "the other takes all partitions over", func() bool { return len(s.owned(t)["b"]) == int(s.partitions) })
-	eventually(t, patience, "the session is well over", func() bool { return time.Since(frozenAt) > 3*sessionTimeout/2 })
-	before := a.trace(t)
-	thawedAt := time.Now()
-	a.signal(t, syscall.SIGCONT)
-	var epoch uint64 // the last one before
-	for _, line := range before {
-		epoch = max(epoch, line.epoch)
-	}
-	eventually(t, patience, "it works again", func() bool {
-		trace := a.trace(t)
-		return trace[len(trace)-1].epoch > epoch
-	})
-	s.nothingLost(t)
-	s.drained(t, b, a)
-
-	open := inWork(before)
-	for _, line := range a.trace(t)[len(before):] {
-		if line.epoch > epoch {
-			break
-		}
-		if _, ok := open[line.partition]; !ok && line.what == "begin" {
-			open[line.partition] = line.place // it was frozen on the way into the handler
-		}
-		assert.Equal(t, open[line.partition], line.place, "%s is worked on after waking (%s)", line.place, line.what)
-	}
-	for _, frame := range n.tap.sent(a.client, thawedAt) {
-		assert.NotEqual(t, kmsg.OffsetCommit, frame.key, "generation %d commits %v %v after waking, before a join", frame.generation,
-			frame.offsets, frame.at.Sub(thawedAt))
-		if frame.key == kmsg.JoinGroup {
-			break
-		}
-	}
-	for _, pair := range s.overlaps(t) {
-		before := pair[0]
-		if before.worker != a || before.epoch > epoch || open[before.partition] != before.place {
-			t.Errorf("an overlap that is not of what was in work at the freeze: %s and %s", before, pair[1])
-			break
-		}
-	}
-	s.inOrder(t)
-	for _, p := range s.repeated(t) {
-		assert.GreaterOrEqual(t, p.offset, committed[p.partition], "%s is repeated although committed", p)
-	}
-	t.Logf("committed at the freeze %v, repeated %v, in work %v", committed, s.repeated(t), open)
-}
-
-// inWork returns the record of each partition that was begun and not ended, according to a trace.
-func inWork(trace []traced) map[int32]place {
-	open := make(map[int32]place)
-	for _, line := range trace {
-		if line.what == "begin" {
-			open[line.partition] = line.place
-		} else {
-			delete(open, line.partition)
-		}
-	}
-	return open
 }
 
 // killAllMembers kills three workers at once and starts three others: they go on where the dead had committed.

@@ -120,6 +120,8 @@ func TestPlantedImpuritiesAreFound(t *testing.T) {
 		{"timer", `import planted "time"`, `type plantedTimer struct{ *planted.Timer }`, "time.Timer"},
 		{"wall clock", `import planted "time"`, `func plantedUnix(at planted.Time) int64 { return at.UnixMilli() }`, "time.Time.UnixMilli"},
 		{"wall clock embedded", `import planted "time"`, `func plantedDay(at struct{ planted.Time }) int { return at.YearDay() }`, "time.Time.YearDay"},
+		{"wall clock in words", `import planted "time"`, `func plantedFormat(at planted.Time) string { return at.Format("15") }`, "time.Time.Format"},
+		{"wall clock in seconds", `import planted "time"`, `func plantedSeconds(at planted.Time) int64 { return at.Unix() }`, "time.Time.Unix"},
 		{"wall clock method value", `import planted "time"`, `var _ = planted.Time.Round`, "time.Time.Round"},
 		{"goroutine", "", `func plantedGo() { go func() {}() }`, "go statement"},
 		{"channel", "", `func plantedChannel(c chan int) { c <- 1 }`, "channel type"},
