@@ -253,3 +253,78 @@ func lateAck(t *testing.T, b *embeddedBroker, kind lateKind, option api.HandlerO
 	own.disjoint(t, tp)
 	l.allHandled(t, b.EndOffsets(t, "orders"))
 }
+
+// B14: a partition goes to the other member and back; its old owner commits nothing meanwhile and goes on where the
+// other one stopped, not at its own old place.
+func TestB14_APartitionThatComesBackGoesOnAtTheCommit(t *testing.T) {
+	story(t, func(t *testing.T, b *embeddedBroker) {
+		b.CreateTopic(t, "orders", 2)
+		commits := tap(b, "billing", "orders")
+		l := newLedger()
+		one := spawn(t, plain(b), api.WithDialer(b.Dial), api.Handle("orders", l.note("one")))
+		n := fill(t, b, "orders", 2, 10)
+		eventually(t, 10*time.Second, "every record handled", func() bool { return l.distinct() == n })
+		for range 3 {
+			two := spawn(t, plain(b), api.WithDialer(b.Dial), api.Handle("orders", l.note("two")))
+			settled(t, 2, one, two)
+			n += fill(t, b, "orders", 2, 20)
+			eventually(t, 10*time.Second, "every record handled", func() bool { return l.distinct() == n })
+			time.Sleep(3 * time.Second)
+			require.Equal(t, b.EndOffsets(t, "orders"), b.Committed(t, "billing"))
+			two.mustClose(t)
+			settled(t, 2, one)
+			n += fill(t, b, "orders", 2, 10)
+			eventually(t, 10*time.Second, "every record handled", func() bool { return l.distinct() == n })
+		}
+		one.mustClose(t)
+		require.Empty(t, l.repeated())
+		l.inOrder(t, tps("orders", 0, 1)...)
+		commits.orderly(t)
+	})
+}
+
+// The same with a partition that was paused when it went: the pause holds, the position does not.
+func TestB14_APausedPartitionThatComesBackGoesOnAtTheCommit(t *testing.T) {
+	for _, assignor := range []rebalance.Assignor{rebalance.Range(), rebalance.CooperativeSticky()} {
+		for name, paused := range map[string]bool{"Paused": true, "Flowing": false} {
+			t.Run(assignor.Name()+"/"+name, func(t *testing.T) {
+				story(t, func(t *testing.T, b *embeddedBroker) { thereAndBack(t, b, assignor, paused) })
+			})
+		}
+	}
+}
+
+func thereAndBack(t *testing.T, b *embeddedBroker, assignor rebalance.Assignor, paused bool) {
+	tp := at("orders", 0)
+	b.CreateTopic(t, "orders", 1)
+	fill(t, b, "orders", 1, 10)
+	commits, l := tap(b, "billing", "orders"), newLedger()
+	c := plain(b)
+	c.ClientID, c.Assignors = "one", []rebalance.Assignor{steered{assignor, "two"}}
+	one := spawn(t, c, api.WithDialer(b.Dial), api.Handle("orders", l.note("one")))
+	eventually(t, 5*time.Second, "the first ten are committed", func() bool { return b.Committed(t, "billing")[tp] == 10 })
+	if paused {
+		require.NoError(t, one.Pause(t.Context(), tp))
+	}
+	c.ClientID = "two"
+	two := spawn(t, c, api.WithDialer(b.Dial), api.Handle("orders", l.note("two")))
+	eventually(t, 10*time.Second, "the partition is the other's", func() bool { return len(two.owned()) == 1 })
+	fill(t, b, "orders", 1, 20)
+	eventually(t, 5*time.Second, "the other has committed", func() bool { return b.Committed(t, "billing")[tp] == 30 })
+	two.mustClose(t)
+	settled(t, 1, one)
+	before := len(l.of(tp))
+	fill(t, b, "orders", 1, 5)
+	if paused {
+		time.Sleep(5 * time.Second)
+		require.Len(t, l.of(tp), before, "the pause holds")
+		p, _ := one.partition(tp)
+		require.EqualValues(t, 30, p.Position)
+		require.NoError(t, one.Resume(t.Context(), tp))
+	}
+	eventually(t, 5*time.Second, "it goes on", func() bool { return b.Committed(t, "billing")[tp] == 35 })
+	require.EqualValues(t, 30, l.of(tp)[before].offset, "the first that comes")
+	one.mustClose(t)
+	l.inOrder(t, tp)
+	commits.orderly(t)
+}

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
@@ -254,102 +253,4 @@ func withoutLeader(b *embeddedBroker, req kmsg.Request, known kmsg.MetadataRespo
 	}
 	resp.Topics = append(resp.Topics, known)
 	return resp
-}
-
-// B18: a close at any moment of a rebalance ends.
-func TestB18_ACloseDuringARebalanceEnds(t *testing.T) {
-	const rounds = 60
-	random := rand.New(rand.NewPCG(18, 18))
-	for range rounds {
-		delay := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
-		story(t, func(t *testing.T, b *embeddedBroker) {
-			b.CreateTopic(t, "orders", 4)
-			fill(t, b, "orders", 4, 5)
-			blocked := func(ctx context.Context, _ *kafka.Record) error {
-				<-ctx.Done()
-				return context.Cause(ctx)
-			}
-			c := config(b, "billing")
-			c.DrainTimeout = 200 * time.Millisecond
-			one := spawn(t, c, api.WithDialer(b.Dial), api.Handle("orders", blocked))
-			one.joined(t)
-			two := spawn(t, c, api.WithDialer(b.Dial), api.Handle("orders", blocked))
-			time.Sleep(delay)
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			defer cancel()
-			closed := make(chan error, 1)
-			go func() { closed <- one.Close(ctx) }()
-			started := time.Now()
-			assert.NoError(t, <-closed, "delay %v", delay)
-			assert.NoError(t, two.Close(ctx), "delay %v", delay)
-			assert.Less(t, time.Since(started), 5*time.Second+100*time.Millisecond, "delay %v", delay)
-			assert.True(t, within(time.Second, one.Done()), "delay %v", delay)
-			noConsumerIsLeft(t)
-		})
-		if t.Failed() {
-			return
-		}
-	}
-}
-
-// B12, B14: a partition goes to the other member and back; its old owner commits nothing meanwhile and goes on where the
-// other one stopped, not at its own old place.
-func TestB14_APartitionThatComesBackGoesOnAtTheCommit(t *testing.T) {
-	story(t, func(t *testing.T, b *embeddedBroker) {
-		b.CreateTopic(t, "orders", 2)
-		commits := tap(b, "billing", "orders")
-		l := newLedger()
-		one := spawn(t, plain(b), api.WithDialer(b.Dial), api.Handle("orders", l.note("one")))
-		n := fill(t, b, "orders", 2, 10)
-		eventually(t, 10*time.Second, "every record handled", func() bool { return l.distinct() == n })
-		for range 3 {
-			two := spawn(t, plain(b), api.WithDialer(b.Dial), api.Handle("orders", l.note("two")))
-			settled(t, 2, one, two)
-			n += fill(t, b, "orders", 2, 20)
-			eventually(t, 10*time.Second, "every record handled", func() bool { return l.distinct() == n })
-			time.Sleep(3 * time.Second)
-			require.Equal(t, b.EndOffsets(t, "orders"), b.Committed(t, "billing"))
-			two.mustClose(t)
-			settled(t, 2, one)
-			n += fill(t, b, "orders", 2, 10)
-			eventually(t, 10*time.Second, "every record handled", func() bool { return l.distinct() == n })
-		}
-		one.mustClose(t)
-		require.Empty(t, l.repeated())
-		l.inOrder(t, tps("orders", 0, 1)...)
-		commits.orderly(t)
-	})
-}
-
-// B24: what is committed while the group rebalances starts no further rebalance; each member joins once.
-func TestB24_CommitsDuringARebalanceStartNoOther(t *testing.T) {
-	story(t, func(t *testing.T, b *embeddedBroker) {
-		const partitions = 6
-		b.CreateTopic(t, "orders", partitions)
-		commits := tap(b, "billing", "orders")
-		l := newLedger()
-		join := func(name string) *member {
-			return spawn(t, plain(b), api.WithDialer(b.Dial), api.Handle("orders", l.watch(name, func(context.Context, *kafka.Record) error {
-				time.Sleep(20 * time.Millisecond)
-				return nil
-			}), api.MaxRecords(100)))
-		}
-		one, two := join("one"), join("two")
-		settled(t, partitions, one, two)
-		n := fill(t, b, "orders", partitions, 1000)
-		joins := b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Group: "billing", Observe: true, Count: -1})
-		three := join("three")
-		settled(t, partitions, one, two, three)
-		time.Sleep(10 * time.Second)
-		require.Equal(t, 7, joins.Hits(), "two rounds for each member, and one for the new one's id")
-		eventually(t, 2*time.Minute, "every record handled", func() bool { return l.distinct() == n })
-		for _, m := range []*member{one, two, three} {
-			m.mustClose(t)
-			require.Empty(t, told[event.PartitionsLost](m))
-		}
-		require.Empty(t, l.repeated())
-		l.noOverlap(t)
-		commits.orderly(t)
-		require.Equal(t, b.EndOffsets(t, "orders"), b.Committed(t, "billing"))
-	})
 }
