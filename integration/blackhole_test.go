@@ -11,6 +11,8 @@ import (
 type blackhole struct {
 	dial dialFunc
 	on   atomic.Bool
+	// only is the one address that is lost; empty for all.
+	only string
 }
 
 // Dial has the shape that api.WithDialer takes.
@@ -18,6 +20,9 @@ func (b *blackhole) Dial(ctx context.Context, network, addr string) (net.Conn, e
 	conn, err := b.dial(ctx, network, addr)
 	if err != nil {
 		return nil, err
+	}
+	if b.only != "" && b.only != addr {
+		return conn, nil
 	}
 	return &holedConn{Conn: conn, hole: b}, nil
 }

@@ -151,6 +151,16 @@ func (g *groupCalls) of(memberID string) []time.Time {
 	return slices.Clone(g.calls[memberID])
 }
 
+// all is how many there were.
+func (g *groupCalls) all() (count int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, calls := range g.calls {
+		count += len(calls)
+	}
+	return count
+}
+
 func commitsInARebalance(t *testing.T, b *embeddedBroker, assignor rebalance.Assignor) {
 	const partitions, joinHeld = 10, 2 * time.Second
 	b.CreateTopic(t, "orders", partitions)

@@ -18,7 +18,6 @@ import (
 	"github.com/troupego/troupe/pkg/api"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
-	"github.com/troupego/troupe/pkg/kafkatest"
 	"github.com/troupego/troupe/rebalance"
 )
 
@@ -53,6 +52,42 @@ func TestB29_TheNewerMemberOfAnInstanceIDRuns(t *testing.T) {
 		again.mustClose(t)
 		require.Empty(t, l.repeated())
 		l.noOverlap(t)
+	})
+}
+
+// The same for a minute, with other members in the group: no loop of joins by the one that was fenced, nothing moves.
+func TestB29_TheMemberThatWasFencedJoinsNoMore(t *testing.T) {
+	story(t, func(t *testing.T, b *embeddedBroker) {
+		b.CreateTopic(t, "orders", 4)
+		joins, l := tapGroup(b, "billing", kmsg.JoinGroup), newLedger()
+		join := func(name, instance string) *member {
+			c := plain(b)
+			c.ClientID, c.GroupInstanceID = name, instance
+			return spawn(t, c, api.WithDialer(b.Dial), api.Handle("orders", l.note(name)))
+		}
+		other, older := join("other", ""), join("older", "billing-0")
+		settled(t, 4, other, older)
+		n := fill(t, b, "orders", 4, 10)
+		eventually(t, 5*time.Second, "everything committed", func() bool {
+			return l.distinct() == n && assert.ObjectsAreEqual(b.EndOffsets(t, "orders"), b.Committed(t, "billing"))
+		})
+		id := older.Stats().MemberID
+		newer := join("newer", "billing-0")
+		require.True(t, within(30*time.Second, older.Done()), "the older one ends")
+		require.ErrorIs(t, older.Err(), kafka.FencedInstanceID)
+		ended, before := time.Now(), len(joins.of(id))
+		settled(t, 4, other, newer)
+		settledAt := joins.all()
+		n += fill(t, b, "orders", 4, 10)
+		time.Sleep(time.Minute)
+		require.Equal(t, n, l.distinct())
+		require.LessOrEqual(t, len(joins.of(id))-before, 1, "JoinGroup of the fenced one in %v", time.Since(ended))
+		require.Equal(t, settledAt, joins.all(), "JoinGroup of anybody")
+		require.Empty(t, told[event.PartitionsLost](other))
+		other.mustClose(t)
+		newer.mustClose(t)
+		l.noOverlap(t)
+		require.Empty(t, l.repeated())
 	})
 }
 
@@ -133,36 +168,6 @@ func TestB57_ForeignMetadataOfACommitIsIgnored(t *testing.T) {
 		require.EqualValues(t, 7, l.offsets(at(topic, 0))[0])
 		require.Equal(t, b.EndOffsets(t, topic), b.Committed(t, group))
 	})
-}
-
-// criteo/garmadon#81 and others: with thousands of partitions the start takes minutes and asks for each one.
-func TestB55_ManyPartitionsStartTogether(t *testing.T) {
-	const topics, partitions = 6, 200
-	story(t, func(t *testing.T, b *embeddedBroker) {
-		var names []string
-		for i := range topics {
-			names = append(names, fmt.Sprintf("orders-%d", i))
-			b.CreateTopic(t, names[i], partitions)
-			fill(t, b, names[i], partitions, 1)
-		}
-		fetches := b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetFetch}, Observe: true, Count: -1})
-		lookups := b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Observe: true, Count: -1})
-		l := newLedger()
-		m := spawn(t, plain(b), api.WithDialer(b.Dial), api.Handle(names, l.note("a")))
-		eventually(t, 10*time.Second, "every record handled", func() bool { return l.distinct() == topics*partitions })
-		t.Logf("%d OffsetFetch, %d ListOffsets", fetches.Hits(), lookups.Hits())
-		assert.LessOrEqual(t, fetches.Hits(), 2)
-		assert.LessOrEqual(t, lookups.Hits(), 2*3)
-		require.EqualValues(t, 1, m.Stats().Rebalances)
-		started := time.Now()
-		m.mustClose(t)
-		require.Less(t, time.Since(started), 3*time.Second)
-		for _, name := range names {
-			for p := range int32(partitions) {
-				require.Len(t, l.of(at(name, p)), 1)
-			}
-		}
-	}, kafkatest.Brokers(3))
 }
 
 // B23: a record that waits for its next attempt holds back neither its neighbors nor a rebalance.

@@ -182,14 +182,15 @@ func (m *member) partition(tp kafka.TopicPartition) (actors.PartitionStats, bool
 
 // eventLog keeps events in order.
 type eventLog struct {
-	mu   sync.Mutex
-	list []event.Event
+	mu    sync.Mutex
+	list  []event.Event
+	times []time.Time // when each was told
 }
 
 func (l *eventLog) add(e event.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.list = append(l.list, e)
+	l.list, l.times = append(l.list, e), append(l.times, time.Now())
 }
 
 // String lists the last events.
@@ -211,6 +212,25 @@ func told[E event.Event](m *member) []E {
 	for _, e := range m.events.list {
 		if e, ok := e.(E); ok {
 			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// timed is an event and when it was told.
+type timed[E event.Event] struct {
+	event E
+	at    time.Time
+}
+
+// toldWhen returns the events of one type with their times, in order.
+func toldWhen[E event.Event](m *member) []timed[E] {
+	m.events.mu.Lock()
+	defer m.events.mu.Unlock()
+	var out []timed[E]
+	for i, e := range m.events.list {
+		if e, ok := e.(E); ok {
+			out = append(out, timed[E]{e, m.events.times[i]})
 		}
 	}
 	return out
