@@ -87,6 +87,7 @@ func (f *fetcher) receive(ctx actor.Context, message any) {
 	case *partitionRouted:
 		f.routes[m.tp] = fetchRoute{epoch: m.epoch, pid: m.pid, highWatermark: kafka.NoOffset, lastStableOffset: kafka.NoOffset}
 		f.demand.Assign(m.tp, m.epoch)
+		f.lookup.expect(m.tp)
 	case *partitionUnrouted:
 		if f.routes[m.tp].epoch == m.epoch {
 			delete(f.routes, m.tp)
@@ -96,12 +97,14 @@ func (f *fetcher) receive(ctx actor.Context, message any) {
 	case *brokerMoved:
 		f.moved(m.broker)
 	case *recordsWanted:
+		f.lookup.heard(m.want.TopicPartition)
 		f.demand.Want(m.want)
 	case *memoryFreed:
 		f.sendWaiting()
 	case *fetchDone:
 		f.fetched(ctx, m)
 	case *offsetLookup:
+		f.lookup.heard(m.query.TopicPartition)
 		f.lookup.add(m)
 		f.lookupSoon()
 	case *lookupDone:

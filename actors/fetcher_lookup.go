@@ -21,6 +21,11 @@ type lookups struct {
 	asked    []*offsetLookup
 	alarm    alarm
 	failures int
+	// unheard are the partitions that were routed here and have neither asked nor wanted anything. They are worth waiting for
+	// while one after the other is heard of, but not beyond patience.
+	unheard   map[kafka.TopicPartition]struct{}
+	lastHeard time.Time
+	patience  time.Time
 }
 
 // lookupDone: the look-up worker -> fetcher.
@@ -30,8 +35,33 @@ type lookupDone struct {
 	err     error
 }
 
-// lookupGather is how long a first question waits for those of the member's other partitions.
-const lookupGather = 5 * time.Millisecond
+// lookupGather is how long a first question waits for those of the member's other partitions. A busy machine takes its time
+// to start thousands: it waits on while each lookupGap at least one more of them is heard of, up to lookupPatience after they
+// came.
+const (
+	lookupGather   = 5 * time.Millisecond
+	lookupGap      = 100 * time.Millisecond
+	lookupPatience = 2 * time.Second
+)
+
+// expect notes a partition that is new here and may have a question.
+func (l *lookups) expect(tp kafka.TopicPartition) {
+	if l.unheard == nil {
+		l.unheard = make(map[kafka.TopicPartition]struct{})
+	}
+	if len(l.unheard) == 0 { // however many come after it, nobody waits longer
+		l.patience = time.Now().Add(lookupPatience)
+	}
+	l.unheard[tp] = struct{}{}
+}
+
+// heard notes that a partition has asked, or needs not.
+func (l *lookups) heard(tp kafka.TopicPartition) {
+	if _, ok := l.unheard[tp]; ok {
+		delete(l.unheard, tp)
+		l.lastHeard = time.Now()
+	}
+}
 
 // add queues a question; a newer one of the same partition replaces it.
 func (l *lookups) add(m *offsetLookup) {
@@ -41,7 +71,10 @@ func (l *lookups) add(m *offsetLookup) {
 	l.waiting[m.query.TopicPartition] = m
 }
 
-func (l *lookups) forget(tp kafka.TopicPartition) { delete(l.waiting, tp) }
+func (l *lookups) forget(tp kafka.TopicPartition) {
+	delete(l.waiting, tp)
+	delete(l.unheard, tp)
+}
 
 // lookupSoon sets the time of the next look-up: a member that starts asks for all its partitions within a moment, and a
 // broker is asked once for all of them.
@@ -54,6 +87,10 @@ func (f *fetcher) lookupSoon() {
 func (f *fetcher) lookupNext() {
 	l := &f.lookup
 	if len(l.asked) > 0 || len(l.waiting) == 0 || l.alarm.set {
+		return
+	}
+	if now := time.Now(); len(l.unheard) > 0 && now.Before(l.patience) && now.Sub(l.lastHeard) < lookupGap {
+		l.alarm.setAt(f.shared.sys, f.self, now.Add(lookupGather), true)
 		return
 	}
 	l.asked = slices.Collect(maps.Values(l.waiting))
