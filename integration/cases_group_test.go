@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -234,6 +235,8 @@ func lateAck(t *testing.T, b *embeddedBroker, kind lateKind, option api.HandlerO
 	require.Equal(t, want, before.Committed)
 	if kind.inHandler {
 		require.Len(t, told[event.HandlerAbandoned](one), 1)
+		calls := slices.DeleteFunc(l.of(tp), func(e entry) bool { return e.member != "one" || e.offset < lateOffset })
+		require.Len(t, calls, 1, "calls while that of the first ownership has not returned")
 	}
 	require.ErrorIs(t, finish(), actors.ErrStale)
 	if !kind.inHandler || commits { // else the new ownership begins now, and has the record's second call to wait for
