@@ -9,7 +9,6 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"go.uber.org/zap"
 
-	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/internal/buffer"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
@@ -80,13 +79,6 @@ func (in *intake) restart(offset int64) {
 	in.wanting, in.chunks = false, 0
 	in.surplus.Drop()
 	in.surplus = buffer.NewSurplus(offset, ChunkReader.Close)
-}
-
-// unanswered notes that a fetch failed which was sent, or answered, at that time.
-func (in *intake) unanswered(since time.Time, err error) {
-	if in.unreadErr = err; in.unread.IsZero() {
-		in.unread = since
-	}
 }
 
 // startDecided begins at the committed offset, or looks the first one up.
@@ -329,35 +321,6 @@ func (p *partition) reposition(ctx actor.Context, offset int64, reason string, e
 	p.haltDelivery(ctx) // what was not begun may be gone from the log
 	p.rewindNow(ctx)
 	p.pump(ctx)
-}
-
-// rewindNow starts a new run of positions below the present one, once nothing is outstanding: the log is shorter than what
-// was read of it. What is below that and not finished, such as a record that waits for its next try, is read again.
-func (p *partition) rewindNow(ctx actor.Context) {
-	in := &p.intake
-	if in.rewind == nil || !p.machine.CanDeliver() || p.handler.delivery != nil || p.busy {
-		return
-	}
-	p.collect()
-	offset := min(*in.rewind, p.tracker.Committable())
-	in.rewind = nil
-	releaseLeases(p.handler.leases, true)
-	p.handler.again, p.handler.leases = nil, p.handler.leases[:0]
-	p.finishedBefore = commit.OffsetMap{}
-	p.endEngine(errPositionReset)
-	p.tracker = commit.NewTracker(offset)
-	p.startEngine()
-	in.restart(offset)
-	p.rewound()
-	p.cell.committed.Store(kafka.NoOffset)
-	p.offer(ctx)
-}
-
-// rewound begins a new position epoch: lower offsets may be committed again.
-func (p *partition) rewound() {
-	p.positionEpoch++
-	p.cell.positionEpoch.Store(p.positionEpoch)
-	p.offered = kafka.NoOffset
 }
 
 // retryIntake sets the next try, later after each failure in a row.

@@ -18,6 +18,13 @@ const (
 	waitsForFetch  = "fetch"
 )
 
+// unanswered notes that a fetch failed which was sent, or answered, at that time.
+func (in *intake) unanswered(since time.Time, err error) {
+	if in.unreadErr = err; in.unread.IsZero() {
+		in.unread = since
+	}
+}
+
 // waitsFor is whom the partition waits for in order to be read, and since when if that is known; the empty string when it can
 // be read, or another event tells why it is not.
 func (p *partition) waitsFor() (whom string, since time.Time) {
