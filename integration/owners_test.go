@@ -31,10 +31,17 @@ type term struct {
 	lost   bool
 }
 
+// lettingGo is how long a member takes to let a partition go after its last commit, so that whoever does not wait for that
+// is seen also in virtual time.
+const lettingGo = 50 * time.Millisecond
+
 // callbacks make a member write into the list.
 func (o *owners) callbacks(member string) api.Part {
 	end := func(lost bool) func(context.Context, []kafka.TopicPartition) error {
 		return func(_ context.Context, partitions []kafka.TopicPartition) error {
+			if !lost {
+				time.Sleep(lettingGo)
+			}
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			for i := range o.terms {
