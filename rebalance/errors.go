@@ -25,6 +25,8 @@ var (
 	ErrSessionExpired = errors.New("session expired")
 	// ErrForeignPartition means that the group leader assigned a partition of a topic that the member never asked for.
 	ErrForeignPartition = errors.New("partition of a topic not asked for")
+	// ErrFutureClaim means that a member says it was given partitions in a generation that nobody was in yet.
+	ErrFutureClaim = errors.New("partitions claimed of a generation to come")
 	// ErrTopicRecreated means that a topic was deleted and made anew under its name.
 	ErrTopicRecreated = errors.New("topic made anew")
 	// ErrBadAnswer means that the coordinator answered without an error and without what the answer must hold.

@@ -157,6 +157,11 @@ func (m *Member) readRoster(members []JoinMember) {
 		if err != nil {
 			m.emit(Refused{Err: fmt.Errorf("member %q: %w", member.MemberID, err)})
 		}
+		if len(subscription.Owned) > 0 && subscription.Generation >= m.generation {
+			// Taken at its word it would outdo whoever has them. Still nobody else is given what it may have.
+			m.emit(Refused{Err: fmt.Errorf("member %q: %w: %d, and this is %d", member.MemberID, ErrFutureClaim, subscription.Generation, m.generation)})
+			subscription.Generation, subscription.UserData = kafka.NoGeneration, nil
+		}
 		m.roster = append(m.roster, AssignorMember{
 			MemberID:        member.MemberID,
 			GroupInstanceID: member.GroupInstanceID,

@@ -1,6 +1,7 @@
 package rebalance
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -80,6 +81,43 @@ func (greedy) Assign(members []AssignorMember, topics map[string]TopicInfo) map[
 		}
 	}
 	return out
+}
+
+func TestAClaimOfAGenerationToComeOutdoesNobody(t *testing.T) {
+	for generation, refused := range map[kafka.Generation]bool{4: false, 5: true, 105: true} {
+		r := newRig(t, func(c *MemberConfig) { c.Assignors = []Assignor{CooperativeSticky()} }).to(StateJoining)
+		in := r.joinOK(5, "me")
+		in.Response.Protocol = CooperativeSticky().Name()
+		in.Response.Members = nil
+		for id, s := range map[string]Subscription{
+			"me":   {Topics: []string{"t"}, Owned: []kafka.TopicPartition{tp("t", 0), tp("t", 1)}, Generation: 4},
+			"liar": {Topics: []string{"t"}, Owned: []kafka.TopicPartition{tp("t", 0)}, Generation: generation},
+		} {
+			metadata, err := EncodeSubscription(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in.Response.Members = append(in.Response.Members, JoinMember{MemberID: id, Metadata: metadata})
+		}
+		want := ">SYNCING QueryTopics"
+		if refused {
+			want = ">SYNCING Refused QueryTopics"
+		}
+		r.step(in, want)
+		if refused && !errors.Is(find[Refused](t, r.effects).Err, ErrFutureClaim) {
+			t.Errorf("refused %v", find[Refused](t, r.effects).Err)
+		}
+		r.step(TopicsKnown{Seq: r.m.seq, Partitions: r.counts(2, 0)}, "SendSync")
+		for _, a := range find[SendSync](t, r.effects).Request.Assignments {
+			decoded, err := DecodeAssignment(a.Assignment)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.MemberID == "liar" && slices.Contains(decoded.Partitions, tp("t", 0)) {
+				t.Errorf("a claim of generation %d got what another one has", generation)
+			}
+		}
+	}
 }
 
 func TestAssignorThatGivesWhatWasNotAskedForOrIsGivenAlreadyIsRefused(t *testing.T) {
