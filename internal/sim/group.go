@@ -122,7 +122,7 @@ func (g *groupShell) receive(m *message) {
 		g.told(m.err, kafka.Generation(m.gen))
 		g.feed(rebalance.CommitFenced{Generation: kafka.Generation(m.gen), Err: m.err})
 	case messageLeaveAnswered:
-		g.leaveAnswered = true
+		g.leaveAnswered = m.err == nil // after a failure it is tried again
 		g.feed(rebalance.LeaveAnswered{Seq: m.seq, Err: m.err})
 	case messageCoordinatorDoubted:
 		g.doubtCoordinator(int(m.seq), m.err)
