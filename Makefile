@@ -1,7 +1,7 @@
 # Every target works in a fresh clone with Go alone; see CONTRIBUTING.md for what each is for.
 SHELL := bash
 .DEFAULT_GOAL := test
-.PHONY: test lint verify fuzz-short integration sim sim-mutants sim-stack bench
+.PHONY: test lint verify fuzz-short integration chaos sim sim-mutants sim-stack bench
 
 # Everything that has to pass: format, tidy, vet, lint, unit tests under the race detector with the import arrows, the
 # examples, the codecs fuzzed for ten seconds each, the suites on the embedded broker and on a real Kafka. TROUPE_REQUIRE_KAFKA=1 makes a missing Kafka a failure.
@@ -25,6 +25,13 @@ fuzz-short:
 KAFKA ?=
 integration:
 	TROUPE_KAFKA_VERSION=$(KAFKA) go test -race -count=1 -timeout 10m -v ./integration/...
+
+# Three nodes of a real Kafka and a group of members that are killed, frozen, stopped and restarted for the time T, while
+# producers run; SEED=0 for a fresh schedule, e.g. make chaos T=5m SEED=7 KAFKA=3.7.2
+T ?= 30m
+chaos:
+	TROUPE_REQUIRE_KAFKA=1 TROUPE_KAFKA_VERSION=$(KAFKA) TROUPE_CHAOS=$(T) TROUPE_CHAOS_SEED=$(SEED) \
+		go test -race -count=1 -timeout 0 -v -run '^TestChaos' ./integration
 
 # The simulation (docs/simulation.md): N histories from SEED on, 0 for fresh ones. It ends with status 1 and prints the seed
 # when a guarantee did not hold; the shrunk script goes to internal/sim/testdata/.

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -242,12 +243,24 @@ func (a admin) EndOffsets(t *testing.T, topic string) map[kafka.TopicPartition]i
 // Group implements broker.
 func (a admin) Group(t *testing.T, group string) groupView {
 	t.Helper()
+	view, err := describeGroup(requestContext(t), a.client, group)
+	require.NoError(t, err)
+	return view
+}
+
+// describeGroup is Group for when brokers may be away. It asks a client, or one of its brokers.
+func describeGroup(ctx context.Context, from kmsg.Requestor, group string) (groupView, error) {
+	view := groupView{Members: make(map[string][]kafka.TopicPartition)}
 	req := kmsg.NewPtrDescribeGroupsRequest()
 	req.Groups = append(req.Groups, group)
-	resp, err := req.RequestWith(requestContext(t), a.client)
-	require.NoError(t, err)
-	require.Len(t, resp.Groups, 1)
-	view := groupView{State: resp.Groups[0].State, Members: make(map[string][]kafka.TopicPartition)}
+	resp, err := req.RequestWith(ctx, from)
+	if err != nil {
+		return view, err
+	}
+	if len(resp.Groups) != 1 {
+		return view, fmt.Errorf("%d groups described, not 1", len(resp.Groups))
+	}
+	view.State = resp.Groups[0].State
 	for _, m := range resp.Groups[0].Members {
 		view.Members[m.MemberID] = nil
 		var assignment kmsg.ConsumerMemberAssignment
@@ -260,5 +273,5 @@ func (a admin) Group(t *testing.T, group string) groupView {
 			}
 		}
 	}
-	return view
+	return view, nil
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -187,17 +188,43 @@ func (w *worker) trace(t *testing.T) []traced {
 	t.Helper()
 	var out []traced
 	for _, line := range w.lines(".trace") {
-		fields := strings.Fields(line)
-		require.Len(t, fields, 5, "line %q of %s", line, w.name)
-		var numbers [4]int64
-		for i := range numbers {
-			n, err := strconv.ParseInt(fields[i+1], 10, 64)
-			require.NoError(t, err, "line %q of %s", line, w.name)
-			numbers[i] = n
-		}
-		out = append(out, traced{place{int32(numbers[0]), numbers[1]}, fields[0], uint64(numbers[2]), time.Unix(0, numbers[3])})
+		out = append(out, w.parse(t, line))
 	}
 	return out
+}
+
+// lastTraced is the last line of the trace, however long that is; the zero value before there is one.
+func (w *worker) lastTraced(t *testing.T) traced {
+	t.Helper()
+	const most = 256 // bytes, which is more than two lines
+	file, err := os.Open(w.path + ".trace")
+	if err != nil {
+		return traced{}
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	require.NoError(t, err)
+	from := max(0, info.Size()-most)
+	end, err := io.ReadAll(io.NewSectionReader(file, from, info.Size()-from))
+	require.NoError(t, err)
+	lines := strings.Split(string(end), "\n") // what comes after the last line end is no line yet, what comes first may be half of one
+	if len(lines) < 3 {
+		return traced{}
+	}
+	return w.parse(t, lines[len(lines)-2])
+}
+
+func (w *worker) parse(t *testing.T, line string) traced {
+	t.Helper()
+	fields := strings.Fields(line)
+	require.Len(t, fields, 5, "line %q of %s", line, w.name)
+	var numbers [4]int64
+	for i := range numbers {
+		n, err := strconv.ParseInt(fields[i+1], 10, 64)
+		require.NoError(t, err, "line %q of %s", line, w.name)
+		numbers[i] = n
+	}
+	return traced{place{int32(numbers[0]), numbers[1]}, fields[0], uint64(numbers[2]), time.Unix(0, numbers[3])}
 }
 
 // assignments returns the lines of the worker's log that tell of an assignment.

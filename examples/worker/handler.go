@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -30,6 +31,8 @@ const (
 type job struct {
 	output *output
 	work   time.Duration
+	// spread is the most that is added to work, drawn for each record.
+	spread time.Duration
 	// block has the offsets whose records are never finished.
 	block []int64
 }
@@ -89,10 +92,14 @@ func (j *job) do(ctx context.Context, epoch kafka.AssignmentEpoch, record *kafka
 	if err := j.output.note("begin", record, epoch); err != nil {
 		return err
 	}
-	if blocked := slices.Contains(j.block, record.Offset); blocked || j.work > 0 {
+	work := j.work
+	if j.spread > 0 {
+		work += rand.N(j.spread)
+	}
+	if blocked := slices.Contains(j.block, record.Offset); blocked || work > 0 {
 		var over <-chan time.Time // never, for one that is blocked
 		if !blocked {
-			timer := time.NewTimer(j.work)
+			timer := time.NewTimer(work)
 			defer timer.Stop()
 			over = timer.C
 		}

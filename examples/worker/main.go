@@ -46,6 +46,7 @@ type settings struct {
 	instance       string
 	clientID       string
 	sessionTimeout time.Duration
+	rebalance      time.Duration
 	drain          time.Duration
 	maxProcessing  time.Duration
 	metadataAge    time.Duration
@@ -55,6 +56,7 @@ type settings struct {
 	workers        int
 	maxRecords     int
 	work           time.Duration
+	spread         time.Duration
 	block          []int64
 	offsetMap      bool
 	out            string
@@ -105,6 +107,7 @@ func parse(args []string) (settings, error) {
 	flags.StringVar(&s.instance, "instance", "", "group.instance.id, which makes this a static member")
 	flags.StringVar(&s.clientID, "client-id", "worker", "client.id")
 	flags.DurationVar(&s.sessionTimeout, "session-timeout", 45*time.Second, "after how long without a heartbeat the member is taken for dead")
+	flags.DurationVar(&s.rebalance, "rebalance-timeout", 0, "how long a rebalance waits for a member to join again; 0 for the default, 60s")
 	flags.DurationVar(&s.drain, "drain", 0, "how long handlers may go on with a partition that moves away; 0 for the default, 30s")
 	flags.DurationVar(&s.maxProcessing, "max-processing", 0, "how long one record may take before the member leaves the group until it is done; 0 for any time")
 	flags.DurationVar(&s.metadataAge, "metadata-age", 0, "metadata.max.age.ms; 0 for the default, 1m")
@@ -114,6 +117,7 @@ func parse(args []string) (settings, error) {
 	flags.IntVar(&s.workers, "workers", 16, "how many records are handled at once with -order key and none")
 	flags.IntVar(&s.maxRecords, "max-records", 500, "the most records of one delivery")
 	flags.DurationVar(&s.work, "work", 0, "time to spend on each record")
+	flags.DurationVar(&s.spread, "spread", 0, "time to spend on a record beside -work, at most; it is drawn for each")
 	block := flags.String("block", "", "offsets with commas between, of every partition, whose records are worked on for ever")
 	flags.BoolVar(&s.offsetMap, "offset-map", false, "commit what is finished beyond the committed offset, so that it is not repeated")
 	flags.StringVar(&s.out, "out", "", `file to append "PARTITION OFFSET" to, for each handled record (required)`)
@@ -144,8 +148,8 @@ func parse(args []string) (settings, error) {
 			break
 		}
 	}
-	if s.work < 0 {
-		wrong = append(wrong, "-work is not negative")
+	if s.work < 0 || s.spread < 0 {
+		wrong = append(wrong, "-work and -spread are not negative")
 	}
 	if flags.NArg() > 0 {
 		wrong = append(wrong, "there are no arguments")
@@ -177,8 +181,9 @@ func run(ctx context.Context, s settings, log *zap.Logger) error {
 		MetadataMaxAge:    s.metadataAge,
 		RequestTimeout:    s.requestTimeout,
 		OffsetMap:         s.offsetMap,
+		RebalanceTimeout: s.rebalance,
 	},
-		(&job{output: output, work: s.work, block: s.block}).registration(s),
+		(&job{output: output, work: s.work, spread: s.spread, block: s.block}).registration(s),
 		api.WithLogger(log),
 		api.WithObserver(func(e event.Event) { logEvent(log, e) }),
 	)
