@@ -22,7 +22,7 @@ import (
 )
 
 // chaosWork is the most that a handler takes with a record; how long it really takes is drawn.
-const chaosWork = 4 * time.Millisecond
+const chaosWork = 24 * time.Millisecond
 
 // slot is one place in the group. When its member ends, another one takes the place.
 type slot struct {

@@ -17,7 +17,7 @@ import (
 )
 
 // chaosKeys is how many keys the records of a partition have.
-const chaosKeys = 8
+const chaosKeys = 4
 
 // noKey stands for a record that was not acknowledged.
 const noKey = -1
@@ -34,7 +34,8 @@ type chaosProducer struct {
 
 func produceChaos(t *testing.T, s *stage) *chaosProducer {
 	t.Helper()
-	const clients, every = 2, 40 * time.Millisecond
+	// Bursts, so that at any time many handlers are at work and have more to come.
+	const clients, burst, every = 2, 10, 400 * time.Millisecond
 	p := &chaosProducer{keys: make([][]int8, s.partitions)}
 	ctx, cancel := context.WithCancel(context.Background())
 	var producing sync.WaitGroup
@@ -46,10 +47,12 @@ func produceChaos(t *testing.T, s *stage) *chaosProducer {
 			defer client.Close()
 			ticker := time.NewTicker(every)
 			defer ticker.Stop()
-			for i := 0; ctx.Err() == nil; i++ {
-				for partition := int32(n); partition < s.partitions; partition += clients {
-					key := []byte{'k', byte('0' + i%chaosKeys)}
-					client.Produce(context.Background(), &kgo.Record{Partition: partition, Key: key, Value: []byte("chaos")}, p.note)
+			for ctx.Err() == nil {
+				for i := range burst {
+					for partition := int32(n); partition < s.partitions; partition += clients {
+						key := []byte{'k', byte('0' + i%chaosKeys)}
+						client.Produce(context.Background(), &kgo.Record{Partition: partition, Key: key, Value: []byte("chaos")}, p.note)
+					}
 				}
 				select {
 				case <-ticker.C:
