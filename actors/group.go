@@ -183,7 +183,9 @@ func (g *group) start(ctx actor.Context) {
 	g.member = g.newMembership()
 	g.shared.board.subscribed(g.subscription)
 	var err error
-	g.link, err = rebalance.NewLink(rebalance.LinkConfig{BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, Seed: s.Seed})
+	// A coordinator that moves while the session runs is sought at least as often as heartbeats are due.
+	longest := min(s.Backoff.Max, s.HeartbeatInterval)
+	g.link, err = rebalance.NewLink(rebalance.LinkConfig{BackoffInitial: min(s.Backoff.Initial, longest), BackoffMax: longest, Seed: s.Seed})
 	if err != nil {
 		panic(err)
 	}

@@ -20,8 +20,10 @@ const (
 	goneAfter = 3
 	// urgentMax bounds the time between two refreshes while something is missing.
 	urgentMax = 2 * time.Second
-	// findAtLeast is the shortest time that a broker is given to name the coordinator.
-	findAtLeast = time.Second
+	// patienceAtLeast is the shortest time that a broker is given to name the coordinator or to describe topics.
+	patienceAtLeast = time.Second
+	// patienceDoublings bounds how often that time is doubled; RequestTimeout bounds it as well.
+	patienceDoublings = 8
 	// calmAfter is how long without an urgent refresh it takes for the next one to go out at once.
 	calmAfter = 5 * time.Second
 )
@@ -83,10 +85,16 @@ func (v *metadataView) watch(leader bool, topics []string) {
 	}
 }
 
-// find asks for the coordinator. Every broker knows it by heart, so one that does not answer soon is frozen, and must not
-// use up the session: after a sixth of it the connection is given up and the next broker is asked.
+// patience is how long a broker is given for what every broker knows by heart. One that does not answer soon is frozen, and
+// must not use up the session: after a sixth of it the connection is given up and the next broker is asked. Each failure in a
+// row doubles the time, for an answer may also be late because it is large.
+func (v *metadataView) patience(failures int) time.Duration {
+	return max(v.shared.settings.SessionTimeout/6, patienceAtLeast) << min(failures, patienceDoublings)
+}
+
+// find asks for the coordinator.
 func (v *metadataView) find(seq uint64) {
-	group, limit := v.shared.settings.GroupID, max(v.shared.settings.SessionTimeout/6, findAtLeast)
+	group, limit := v.shared.settings.GroupID, v.patience(0)
 	v.work.do(func(ctx context.Context) any {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -114,8 +122,10 @@ func (v *metadataView) refresh(watched []string) {
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
 	v.busy, v.again = true, false
-	all := v.all
+	all, limit := v.all, v.patience(v.failures) // a search for the coordinator waits behind this, as one worker asks one broker at a time
 	v.work.do(func(ctx context.Context) any {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
 		metadata, err := askMetadata(ctx, v.client, topics, all)
 		return &metadataAnswered{metadata: metadata, err: err}
 	})

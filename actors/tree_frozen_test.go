@@ -58,3 +58,60 @@ func TestTree_AFrozenCoordinatorCostsNeitherTheMembershipNorTheCommits(t *testin
 		assert.Empty(t, eventsOf[event.PartitionsLost](w))
 	})
 }
+
+// A refresh of the metadata that a frozen broker does not answer held up the search for the coordinator, which waited behind
+// it, for RequestTimeout: by default the rest of the session.
+func TestTree_AFrozenBrokerAskedForMetadataDoesNotKeepTheCoordinatorFromBeingFound(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c = newFakeCluster(2)
+		w.c.topic("orders", 1, 0)
+		w.settings.MetadataMaxAge = 11 * time.Second
+		w.start()
+		w.sleep(10 * time.Second)
+		w.c.produce(at(0), 5)
+		w.sleep(500 * time.Millisecond)
+		joins := w.c.count("JoinGroup")
+
+		asked := 0 // guarded by the cluster's lock
+		w.c.hook("Metadata", func(ctx context.Context) error {
+			first := false
+			w.c.with(func() {
+				asked++
+				first = asked == 1
+			})
+			if first {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+		w.sleep(time.Second)
+		w.c.with(func() {
+			assert.Equal(t, 1, asked, "metadata was asked for")
+			w.c.coordinator = 2
+		})
+		w.c.produce(at(0), 5)
+		w.sleep(w.settings.SessionTimeout)
+		assert.EqualValues(t, 10, w.c.committedAt(at(0)))
+		assert.Equal(t, joins, w.c.count("JoinGroup"))
+		assert.Empty(t, eventsOf[event.PartitionsLost](w))
+	})
+}
+
+// An answer that takes longer than a sixth of the session is waited for in the end.
+func TestTree_MetadataThatTakesLongIsGivenMoreTimeWithEachTry(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 1, 5)
+		w.c.hook("Metadata", func(ctx context.Context) error {
+			select {
+			case <-time.After(w.settings.SessionTimeout):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		w.start()
+		w.sleep(5 * w.settings.SessionTimeout)
+		assert.Equal(t, upTo(0, 5), w.offsets(at(0)))
+	})
+}

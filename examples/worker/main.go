@@ -181,7 +181,7 @@ func run(ctx context.Context, s settings, log *zap.Logger) error {
 		MetadataMaxAge:    s.metadataAge,
 		RequestTimeout:    s.requestTimeout,
 		OffsetMap:         s.offsetMap,
-		RebalanceTimeout: s.rebalance,
+		RebalanceTimeout:  s.rebalance,
 	},
 		(&job{output: output, work: s.work, spread: s.spread, block: s.block}).registration(s),
 		api.WithLogger(log),

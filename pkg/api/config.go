@@ -181,7 +181,8 @@ type Config struct {
 	// JoinGroup and SyncGroup wait for RebalanceTimeout, heartbeats for a part of SessionTimeout.
 	RequestTimeout time.Duration
 	// Backoff is the wait between tries of whatever talks to a broker (retry.backoff.ms, reconnect.backoff.ms and their
-	// .max.ms). Default 100 ms, doubling up to 10 s, with a fifth of it random.
+	// .max.ms). Default 100 ms, doubling up to 10 s, with a fifth of it random. The coordinator is sought again after
+	// HeartbeatInterval at the latest.
 	Backoff supervisor.Backoff
 
 	// Restart says how failures of handlers are answered where the registration has no Restart of its own. No Kafka
