@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
 )
 
 // A coordinator that freezes keeps its connections and answers nothing, and so does the first broker that is asked where
@@ -113,5 +114,29 @@ func TestTree_MetadataThatTakesLongIsGivenMoreTimeWithEachTry(t *testing.T) {
 		w.start()
 		w.sleep(5 * w.settings.SessionTimeout)
 		assert.Equal(t, upTo(0, 5), w.offsets(at(0)))
+	})
+}
+
+// By the backoff alone, one that came back after seven seconds was found after twelve: too late for the session.
+func TestTree_ACoordinatorThatIsAwayIsSoughtAsOftenAsHeartbeatsAreDue(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c = newFakeCluster(2)
+		w.c.topic("orders", 1, 0)
+		w.settings.Backoff.Max = time.Minute
+		w.start()
+		w.sleep(10 * time.Second)
+		joins, back := w.c.count("JoinGroup"), time.Now().Add(7*time.Second)
+		w.c.hook("FindCoordinator", func(context.Context) error {
+			if time.Now().Before(back) {
+				return coded("FindCoordinator", kafka.CoordinatorNotAvailable)
+			}
+			return nil
+		})
+		w.c.with(func() { w.c.coordinator = 2 })
+		w.c.produce(at(0), 5)
+		w.sleep(time.Until(back) + 2*w.settings.HeartbeatInterval)
+		assert.EqualValues(t, 5, w.c.committedAt(at(0)))
+		assert.Equal(t, joins, w.c.count("JoinGroup"))
+		assert.Empty(t, eventsOf[event.PartitionsLost](w))
 	})
 }
