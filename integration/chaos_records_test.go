@@ -99,6 +99,16 @@ func (p *chaosProducer) ends() []int64 {
 	return ends
 }
 
+// blocked reports whether nothing beyond these ends was acknowledged yet in a partition.
+func (p *chaosProducer) blocked(ends []int64) bool {
+	for partition, now := range p.ends() {
+		if now <= ends[partition] {
+			return true
+		}
+	}
+	return false
+}
+
 // commitLog is what the brokers stored for a group, read from where they store it, in that order. So it has the commits
 // of all members on all coordinators, with the coordinator's time.
 type commitLog struct {

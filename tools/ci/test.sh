@@ -66,7 +66,7 @@ examples() {
 
 # Never from the test cache: that a broker served it yesterday says nothing about today.
 integration() {
-	tests -race -count=1 -timeout 6m ./integration/... || return 1
+	tests -race -count=1 -timeout 9m ./integration/... || return 1
 	if [[ ${TROUPE_REQUIRE_KAFKA:-} == 1 ]]; then
 		if grep '^SKIPPED: ' "$brokers" || ! grep -q -E '^BROKER: (Apache|outside) ?Kafka' "$brokers"; then
 			echo "TROUPE_REQUIRE_KAFKA=1, but not every suite ran on a real Kafka"
