@@ -114,6 +114,10 @@ type Member struct {
 	assignments []MemberAssignment
 	// watched is what the plan was made over; nil while not known.
 	watched map[string]TopicInfo
+	// heldBack is true when the plan gives a partition to nobody, since a member says that it has it: that one is to join again.
+	heldBack bool
+	// followUp is when the group leader asks for that rebalance itself; zero = it need not.
+	followUp time.Time
 	// generationEnds is when the coordinator gives up waiting for this member's SyncGroup.
 	generationEnds time.Time
 	// releaseBy is when partitions that were not released are declared lost.
@@ -235,6 +239,9 @@ func (m *Member) move(to State, cause string, err error) error {
 	// What the member waited for belonged to the state it leaves.
 	m.request = request{}
 	m.releaseBy = time.Time{}
+	if to != StateAssigning && to != StateAssigned {
+		m.followUp = time.Time{}
+	}
 	if to == StateUnjoined || to == StateFatal {
 		m.forgetGeneration()
 	}
@@ -284,7 +291,9 @@ func (m *Member) Deadline() (time.Time, bool) {
 	case StateLeaving:
 		consider(m.releaseBy)
 		consider(m.leave.deadline)
-	case StateUnjoined, StateJoining, StateAssigning, StateAssigned, StateRevoked, StateFatal:
+	case StateAssigning, StateAssigned:
+		consider(m.followUp)
+	case StateUnjoined, StateJoining, StateRevoked, StateFatal:
 	}
 	return next, !next.IsZero()
 }
@@ -307,7 +316,9 @@ func (m *Member) tick(now time.Time) error {
 		return m.releaseOverdue(now)
 	case StateLeaving:
 		return m.leaveTick(now)
-	case StateUnjoined, StateAssigning, StateAssigned, StateRevoked, StateFatal:
+	case StateAssigning, StateAssigned:
+		return m.rebalance(now, reasonNoOwner, nil)
+	case StateUnjoined, StateRevoked, StateFatal:
 	}
 	return nil
 }

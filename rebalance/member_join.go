@@ -112,7 +112,7 @@ func (m *Member) joinAnswered(now time.Time, in JoinAnswered) error {
 	m.generation = in.Response.Generation
 	m.leaderID = in.Response.LeaderID
 	m.protocol = in.Response.Protocol
-	m.roster, m.union, m.assignments, m.watched = nil, nil, nil, nil
+	m.roster, m.union, m.assignments, m.watched, m.heldBack = nil, nil, nil, nil, false
 	// Until SyncGroup is parked at the coordinator nothing else keeps the session of the new generation.
 	m.generationEnds = now.Add(min(m.config.SessionTimeout, m.config.RebalanceTimeout))
 	if err := m.move(StateSyncing, "JoinGroup answered", nil); err != nil {
@@ -261,7 +261,7 @@ func (m *Member) leaveGeneration(cause error) {
 func (m *Member) forgetGeneration() {
 	m.generation, m.entered = kafka.NoGeneration, kafka.NoGeneration
 	m.leaderID, m.protocol = "", ""
-	m.roster, m.union, m.assignments, m.watched = nil, nil, nil, nil
+	m.roster, m.union, m.assignments, m.watched, m.heldBack = nil, nil, nil, nil, false
 	m.generationEnds = time.Time{}
 }
 

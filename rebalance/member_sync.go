@@ -43,6 +43,7 @@ func (m *Member) assign() {
 	annotator, annotates := assignor.(AssignmentAnnotator)
 	m.assignments = make([]MemberAssignment, 0, len(m.roster))
 	given := make(map[kafka.TopicPartition]bool)
+	m.heldBack = false
 	for _, member := range m.roster {
 		asked := make(map[string]bool, len(member.Topics))
 		for _, topic := range member.Topics {
@@ -73,6 +74,11 @@ func (m *Member) assign() {
 			m.emit(Refused{Err: fmt.Errorf("assignment of member %q: %w", member.MemberID, err)})
 		}
 		m.assignments = append(m.assignments, MemberAssignment{MemberID: member.MemberID, Assignment: encoded})
+	}
+	for _, member := range m.roster {
+		m.heldBack = m.heldBack || slices.ContainsFunc(member.Owned, func(tp kafka.TopicPartition) bool {
+			return !given[tp] && tp.Partition >= 0 && tp.Partition < m.watched[tp.Topic].Partitions
+		})
 	}
 }
 
@@ -120,6 +126,9 @@ func (m *Member) enter(now time.Time, encoded []byte) error {
 	if err := m.move(StateAssigning, "SyncGroup answered", nil); err != nil {
 		return err
 	}
+	if m.leads() && (m.heldBack || m.watched == nil && m.cooperative()) {
+		m.followUp = now.Add(m.config.RebalanceTimeout)
+	}
 	grants, moved := m.grant(assignment.Partitions)
 	m.previous, m.previousGeneration = partitionsIn(m.held.in(holdStarting, holdStarted)), m.generation
 	m.emit(AssignPartitions{Grants: grants})
@@ -137,6 +146,12 @@ func (m *Member) enter(now time.Time, encoded []byte) error {
 
 // reasonGivenUp is why a member joins again that was told to give up partitions (KIP-429): others wait for them.
 const reasonGivenUp = "partitions given up"
+
+// reasonNoOwner is why a group leader begins a rebalance that others should have: whoever was to give up partitions has joined
+// again by itself, unless it is a static member that was started anew meanwhile (KIP-345). That one is given what is left of its
+// predecessor's partitions and knows of no others, and those would be nobody's for good. So would partitions that were to
+// move, or came up, while the leader itself was started anew (KIP-814): it does not know the plan.
+const reasonNoOwner = "partitions may have no owner"
 
 // grant gives every partition that is new an epoch of its own. Partitions that the member kept keep theirs; those that it
 // holds and was not given are moved: they are to be given up.

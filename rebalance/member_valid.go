@@ -41,6 +41,9 @@ func (m *Member) validRequest() error {
 	if !ok {
 		return invalid("request of kind %d in %s", kind, m.state)
 	}
+	if !m.followUp.IsZero() && m.state != StateAssigning && m.state != StateAssigned {
+		return invalid("a rebalance is planned in %s", m.state)
+	}
 	if (m.state == StateRevoking) != !m.releaseBy.IsZero() && m.state != StateLeaving {
 		return invalid("release deadline %v in %s", m.releaseBy, m.state)
 	}
