@@ -235,10 +235,11 @@ func (c *committer) roundFailed(e commit.RoundFailed) {
 	c.shared.logger.Warn("commit not confirmed", zap.Int("partitions", len(partitions)), zap.Int("attempt", e.Attempt), zap.Error(err))
 }
 
-// sendUnsent sends the round that waits, as soon as key, coordinator and session allow it. With a key that does not cover it,
-// ownership has changed and the round fails at once, to be built anew.
+// sendUnsent sends the round that waits, as soon as key, coordinator and session allow it. One that waited until a JoinGroup was
+// sent is dropped with the generation it was made in. With a key that does not cover it, ownership has changed and the round
+// fails at once, to be built anew.
 func (c *committer) sendUnsent(ctx actor.Context) {
-	if c.unsent == nil || c.key == nil || !c.stable || !c.shared.session.enter(c.self) {
+	if c.unsent == nil || c.key == nil || !c.stable || !c.rounds.Open() || !c.shared.session.enter(c.self) {
 		return
 	}
 	round := *c.unsent

@@ -400,6 +400,10 @@ func (r *Rounds) shut(now time.Time, l *lane) {
 // Pending returns the number of partitions with an offset, or an offset map, that is not confirmed.
 func (r *Rounds) Pending() int { return len(r.pending) }
 
+// Open reports whether rounds may be sent: the member is in a generation, no JoinGroup is under way, and the coordinator has
+// not refused that generation. A round that was emitted and has to wait before it goes out must wait for this, too.
+func (r *Rounds) Open() bool { return r.phase == phaseOpen }
+
 // InFlight reports whether a round is waiting for its answer.
 func (r *Rounds) InFlight() bool { return r.inFlight }
 
