@@ -153,6 +153,9 @@ func (c *checker) recordStarted(d *delivery, i int) {
 	if d.tries(i) > 1 {
 		c.w.stats.Redelivered++
 	}
+	if state := s.process.group.member.State(); state == rebalance.StateJoining || state == rebalance.StateSyncing {
+		c.w.stats.Kept++
+	}
 	index := c.w.logs[s.part].index(d.offset(i))
 	if d.engine != nil {
 		c.laneStarted(d, index)
@@ -331,7 +334,7 @@ func (c *checker) released(s *partitionShell, e rebalance.Release) {
 // joining checks what must be over before JoinGroup, and that the member id is the one the coordinator gave.
 func (c *checker) joining(g *groupShell, id string) {
 	for _, v := range append(slices.Clone(g.leaving), g.parts...) {
-		if v != nil && !v.lost && !v.released {
+		if v != nil && !v.lost && !v.released && (v.revoking || !g.process.cooperative()) {
 			c.w.violate("G5", fmt.Sprintf("JoinGroup while %s epoch %d is %s", tpOf(v.part), v.epoch, v.shell.machine.State()))
 		}
 	}
@@ -384,6 +387,13 @@ func (c *checker) left(p *process, err error) {
 	}
 }
 
+// leaves checks that a static member keeps its place when it stops.
+func (c *checker) leaves(m *groupMember) {
+	if m.instance != "" {
+		c.w.violate("STATIC", fmt.Sprintf("static member %q sent LeaveGroup", m.instance))
+	}
+}
+
 // failed checks that only another process with the same instance id is a reason to give up.
 func (c *checker) failed(p *process, err error) {
 	p.replace = !c.w.faulty // whoever took the place went away with the faults
@@ -402,18 +412,25 @@ func (c *checker) refused(err error) {
 	}
 }
 
-// assigned checks the group leader's plan: each partition has exactly one owner.
+// assigned checks the group leader's plan: each partition has exactly one owner, or none while a cooperative member says that
+// it has it.
 func (c *checker) assigned() {
-	owners := make([]int, c.w.script.Partitions)
-	for _, m := range c.w.coordinator.members {
+	owners, claimed := make([]int, c.w.script.Partitions), make([]bool, c.w.script.Partitions)
+	g := c.w.coordinator
+	for _, m := range g.members {
 		assignment, err := rebalance.DecodeAssignment(m.assignment)
 		c.machine(err)
 		for _, tp := range assignment.Partitions {
 			owners[tp.Partition]++
 		}
+		subscription, err := rebalance.DecodeSubscription(m.metadata(g.protocol))
+		c.machine(err)
+		for _, tp := range subscription.Owned {
+			claimed[tp.Partition] = true
+		}
 	}
 	for part, n := range owners {
-		if n != 1 {
+		if n > 1 || n == 0 && !claimed[part] {
 			c.w.violate("STATE", fmt.Sprintf("%s has %d owners in generation %d", tpOf(part), n, c.w.coordinator.generation))
 		}
 	}

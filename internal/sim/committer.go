@@ -26,6 +26,8 @@ type committerShell struct {
 	// fenced is the last epoch of each partition that the committer was told to be over; for the checker.
 	fenced []kafka.AssignmentEpoch
 	oldGen kafka.Generation
+	// held is true from when the committer was told of a JoinGroup until the group is in a generation again, or out; for the checker.
+	held bool
 	// lanes is what was confirmed of each partition; for the checker.
 	lanes []laneCommits
 
@@ -117,12 +119,15 @@ func (c *committerShell) receive(m *message) {
 		c.feed(commit.Fenced{TopicPartition: tpOf(int(m.part)), Epoch: kafka.AssignmentEpoch(m.epoch)})
 		c.sendUnsent()
 	case messageCommitsHeld:
+		c.held = true
 		c.feed(commit.Held{})
 	case messageGenerationEntered:
+		c.held = false
 		c.member, c.oldGen, c.gen = m.payload.(string), c.gen, kafka.Generation(m.gen)
 		c.dropUnsent()
 		c.feed(commit.Entered{Generation: c.gen, MemberID: c.member})
 	case messageGenerationLeft:
+		c.held = false
 		c.gen = kafka.NoGeneration
 		c.feed(commit.Departed{Cause: m.err})
 		c.dropUnsent()
@@ -169,7 +174,7 @@ func (c *committerShell) feed(in commit.Input) {
 
 // sendUnsent sends the round that waits, as soon as key, coordinator and session allow it.
 func (c *committerShell) sendUnsent() {
-	if c.unsent == nil || !c.stable {
+	if c.unsent == nil || !c.stable || !c.rounds.Open() && c.w.mutant != MutantSentWhileHeld {
 		return
 	}
 	if c.key == nil && c.w.mutant != MutantNoKeyCheck && c.w.mutant != MutantCommitAfterFence {
@@ -178,6 +183,7 @@ func (c *committerShell) sendUnsent() {
 	if !c.process.session.enter(c.box) {
 		return
 	}
+	c.w.check.letGo(c, c.unsent)
 	round := *c.unsent
 	c.unsent = nil
 	if err := c.authorize(c.key, &round); err != nil {
@@ -212,7 +218,7 @@ func (c *committerShell) dropUnsent() {
 
 // notSent answers a round that never went out: its offsets go into the next one.
 func (c *committerShell) notSent(round *commit.Round, why error) {
-	c.feed(commit.Answered{ID: round.ID, Err: notSentError(why)})
+	c.feed(commit.Answered{ID: round.ID, Err: notSentError(why), NotSent: true})
 }
 
 func notSentError(why error) error { return fmt.Errorf("%w: not sent: %w", commit.ErrUnanswered, why) }
@@ -232,7 +238,7 @@ func (c *committerShell) next() {
 	if request.api == apiCommit {
 		// The round may have waited behind a look-up while the partitions were lost: its key is asked when it goes out.
 		if err := c.authorize(request.key, request.round); err != nil && c.w.mutant != MutantKeyAskedOnce {
-			request.err = notSentError(err)
+			request.err, request.notSent = notSentError(err), true
 			c.busy = request
 			c.w.finish(request)
 			return
@@ -265,7 +271,7 @@ func (c *committerShell) applyAnswer() {
 	request := c.answer
 	c.answer = nil
 	for range 1 + c.w.once() {
-		c.feed(commit.Answered{ID: request.round.ID, Results: request.results, Err: request.err})
+		c.feed(commit.Answered{ID: request.round.ID, Results: request.results, Err: request.err, NotSent: request.notSent})
 	}
 }
 

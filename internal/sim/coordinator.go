@@ -25,8 +25,7 @@ type groupMember struct {
 	// process is for the checker only: whose id it is.
 	process            *process
 	session, rebalance time.Duration
-	protocol           string
-	metadata           []byte
+	protocols          []rebalance.Protocol
 	assignment         []byte
 	// joining and syncing are the requests that wait for their answer. isNew is true until the first JoinGroup answer.
 	joining, syncing *call
@@ -40,7 +39,9 @@ type groupState struct {
 	phase      groupPhase
 	generation kafka.Generation
 	leader     string
-	members    []*groupMember
+	// protocol is the assignor that the present generation was begun with.
+	protocol string
+	members  []*groupMember
 }
 
 // pendingID is a member id that was given and not used yet.
@@ -199,6 +200,7 @@ func (g *coordinator) leave(c *call) error {
 	if err != nil {
 		return err
 	}
+	g.w.check.leaves(m)
 	g.remove(m, "leave")
 	return nil
 }
@@ -322,8 +324,7 @@ func (g *coordinator) add(c *call, id string) *groupMember {
 // update takes over what a JoinGroup says.
 func (g *coordinator) update(m *groupMember, c *call) {
 	m.session, m.rebalance = c.join.SessionTimeout, c.join.RebalanceTimeout
-	m.protocol, m.metadata = c.join.Protocols[0].Name, c.join.Protocols[0].Metadata
-	m.process = c.process
+	m.protocols, m.process = c.join.Protocols, c.process
 }
 
 func (g *coordinator) newID(c *call) string {
@@ -391,7 +392,7 @@ func (g *coordinator) move(loading time.Duration, broken bool) {
 func (g *coordinator) protocolMembers() []rebalance.JoinMember {
 	out := make([]rebalance.JoinMember, 0, len(g.members))
 	for _, m := range g.members {
-		out = append(out, rebalance.JoinMember{MemberID: m.id, GroupInstanceID: m.instance, Metadata: m.metadata})
+		out = append(out, rebalance.JoinMember{MemberID: m.id, GroupInstanceID: m.instance, Metadata: m.metadata(g.protocol)})
 	}
 	return out
 }

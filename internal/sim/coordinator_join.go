@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"bytes"
 	"slices"
 	"time"
 
@@ -11,6 +10,12 @@ import (
 // join serves a JoinGroup.
 func (g *coordinator) join(c *call) {
 	id, instance := c.join.MemberID, c.join.GroupInstanceID
+	if !g.supports(c.join.Protocols) {
+		g.w.stats.Inconsistent++
+		c.err = kafka.InconsistentGroupProtocol
+		g.w.reply(c)
+		return
+	}
 	if id == "" {
 		switch holder := g.findInstance(instance); {
 		case holder != nil:
@@ -42,7 +47,7 @@ func (g *coordinator) join(c *call) {
 
 // joinMember decides whether a known member's JoinGroup starts a rebalance, waits for one, or is answered at once.
 func (g *coordinator) joinMember(m *groupMember, c *call, fresh bool) {
-	changed := fresh || m.protocol != c.join.Protocols[0].Name || !bytes.Equal(m.metadata, c.join.Protocols[0].Metadata)
+	changed := fresh || !m.sameProtocols(c)
 	switch g.phase {
 	case groupCompleting:
 		if !changed {
@@ -70,7 +75,7 @@ func (g *coordinator) joinMember(m *groupMember, c *call, fresh bool) {
 
 // answerJoin answers a JoinGroup with the present generation.
 func (g *coordinator) answerJoin(m *groupMember, c *call, leads bool) {
-	c.joined.Generation, c.joined.MemberID, c.joined.LeaderID, c.joined.Protocol = g.generation, m.id, g.leader, m.protocol
+	c.joined.Generation, c.joined.MemberID, c.joined.LeaderID, c.joined.Protocol = g.generation, m.id, g.leader, g.protocol
 	if leads {
 		c.joined.Members = g.protocolMembers()
 	}
@@ -88,7 +93,6 @@ func (g *coordinator) replaceStatic(m *groupMember, c *call) {
 		}
 	}
 	m.joining, m.syncing = nil, nil
-	same := m.protocol == c.join.Protocols[0].Name && bytes.Equal(m.metadata, c.join.Protocols[0].Metadata)
 	m.id = g.newID(c)
 	g.update(m, c)
 	leads := g.leader == old
@@ -96,7 +100,9 @@ func (g *coordinator) replaceStatic(m *groupMember, c *call) {
 		g.leader = m.id
 	}
 	switch {
-	case g.phase == groupStable && same:
+	case g.phase == groupStable && g.selectProtocol() == g.protocol:
+		// Whatever else the new process says of itself: its predecessor's assignment is its own.
+		g.w.stats.Returned++
 		g.save()
 		c.joined.SkipAssignment = leads
 		g.answerJoin(m, c, leads)
@@ -175,7 +181,7 @@ func (g *coordinator) complete() {
 	g.timer++
 	g.generation++
 	if len(g.members) == 0 {
-		g.phase, g.leader = groupEmpty, ""
+		g.phase, g.leader, g.protocol = groupEmpty, "", ""
 		g.save()
 		return
 	}
@@ -186,7 +192,7 @@ func (g *coordinator) complete() {
 		g.w.timeline.push(g.w.at+int64(time.Second), eventJoinTimer, g.timer, nil)
 		return
 	}
-	g.phase = groupCompleting
+	g.phase, g.protocol = groupCompleting, g.selectProtocol()
 	if m := g.find(g.leader); m == nil || m.joining == nil {
 		for _, m := range g.members {
 			if m.joining != nil {
@@ -232,13 +238,15 @@ func (g *coordinator) sync(c *call) {
 		c.err = kafka.RebalanceInProgress
 	case g.phase == groupEmpty:
 		c.err = kafka.UnknownMemberID
+	case c.sync.Protocol != g.protocol:
+		c.err = kafka.InconsistentGroupProtocol
 	}
 	if c.err != nil {
 		g.w.reply(c)
 		return
 	}
 	if g.phase == groupStable {
-		c.synced.Protocol, c.synced.Assignment = m.protocol, m.assignment
+		c.synced.Protocol, c.synced.Assignment = g.protocol, m.assignment
 		g.touch(m)
 		g.w.reply(c)
 		return
@@ -264,7 +272,7 @@ func (g *coordinator) sync(c *call) {
 		m.syncing = nil
 		g.touch(m)
 		if waiting != nil {
-			waiting.synced.Protocol, waiting.synced.Assignment = m.protocol, m.assignment
+			waiting.synced.Protocol, waiting.synced.Assignment = g.protocol, m.assignment
 			g.w.reply(waiting)
 		}
 	}

@@ -16,12 +16,12 @@ func (w *World) fault(i int) {
 		return
 	}
 	switch f.Kind {
-	case FaultClose, FaultRejoin, FaultRetain, FaultDuplicate, FaultCrash, FaultTruncate, FaultRestore:
+	case FaultClose, FaultUpgrade, FaultRejoin, FaultRetain, FaultDuplicate, FaultCrash, FaultTruncate, FaultRestore:
 	case FaultFreeze, FaultStall, FaultCut, FaultLossy, FaultSlow, FaultErrors, FaultMove, FaultDown, FaultTwin:
 		w.disturbedUntil = max(w.disturbedUntil, w.at+int64(f.For))
 	}
 	switch f.Kind {
-	case FaultCrash, FaultFreeze, FaultStall, FaultClose, FaultRejoin, FaultTwin:
+	case FaultCrash, FaultFreeze, FaultStall, FaultClose, FaultUpgrade, FaultRejoin, FaultTwin:
 		if p := w.slots[max(f.Member, 0)]; p != nil && !p.dead && !p.ended {
 			w.processFault(f, p)
 		}
@@ -61,9 +61,11 @@ func (w *World) processFault(f Fault, p *process) {
 			w.stall(live[f.Amount%len(live)], f.For)
 		}
 	case FaultClose:
+		p.close(f.For)
+	case FaultUpgrade:
 		if p.closeBy == 0 {
-			p.closeBy, p.closeAsked, p.replace = w.at+int64(f.For), w.at, true
-			w.post(p.group.box, message{kind: messageShutdown, at: w.at + int64(f.For)/2, offset: p.closeBy})
+			w.upgrade(p.slot)
+			p.close(f.For)
 		}
 	case FaultRejoin:
 		w.post(p.group.box, message{kind: messageRejoin})
@@ -155,6 +157,7 @@ func (w *World) endFaults() {
 			p.resumeAll()
 		}
 	}
+	w.agree()
 	for slot, p := range w.slots {
 		if p == nil || p.dead || p.ended {
 			w.start(slot)

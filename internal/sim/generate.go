@@ -48,6 +48,23 @@ func flow(s *Script) {
 	}
 }
 
+// changes draws what members offer, and how the topic and its logs change. It has a source of its own, too.
+func changes(s *Script) {
+	rng := rand.New(rand.NewPCG(s.Seed, 0xc4a))
+	span := func(low, high time.Duration) time.Duration { return low + time.Duration(rng.Int64N(int64(high-low)+1)) }
+	kinds := []ProtocolKind{
+		ProtocolRange, ProtocolRange, ProtocolSticky, ProtocolRoundRobin, ProtocolCooperative, ProtocolCooperative, ProtocolCooperative,
+		ProtocolCooperative, ProtocolMixed, ProtocolUpgrade,
+	}
+	if s.Protocols = kinds[rng.IntN(len(kinds))]; s.Protocols == ProtocolUpgrade || s.Protocols == ProtocolMixed {
+		for range 2 {
+			for slot := range s.Members {
+				s.Faults = append(s.Faults, Fault{At: span(0, s.Horizon*9/10), Kind: FaultUpgrade, Member: slot, For: span(0, 12*time.Second)})
+			}
+		}
+	}
+}
+
 // Generate returns the script of a seed. A quarter of the seeds have no faults of the network, the processes or the
 // coordinator: there a slow handler is all that happens, and membership must not suffer (G6).
 func Generate(seed uint64) Script {
@@ -93,6 +110,7 @@ func Generate(seed uint64) Script {
 		s.Faults = append(s.Faults, randomFault(rng, &s, kinds[rng.IntN(len(kinds))]))
 	}
 	flow(&s)
+	changes(&s)
 	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int((a.At - b.At) / time.Millisecond) })
 	return s
 }
@@ -128,7 +146,7 @@ func randomFault(rng *rand.Rand, s *Script, kind FaultKind) Fault {
 	case FaultRejoin:
 	case FaultRetain:
 		f.Member, f.Amount = rng.IntN(s.Partitions), 1+rng.IntN(20)
-	case FaultTwin, FaultTruncate, FaultRestore:
+	case FaultTwin, FaultTruncate, FaultRestore, FaultUpgrade:
 	}
 	return f
 }

@@ -20,8 +20,10 @@ type groupShell struct {
 	memberAlarm alarm
 	inputs      []rebalance.Input
 	stepping    bool
-	memberID    string
-	generation  kafka.Generation
+	// before is the member's state before the present step, for the checker.
+	before     rebalance.State
+	memberID   string
+	generation kafka.Generation
 
 	link      *rebalance.Link
 	linkAlarm alarm
@@ -35,6 +37,13 @@ type groupShell struct {
 	// knownID is the member id the coordinator gave last, for the checker; retried says that the next JoinGroup is one.
 	knownID string
 	retried bool
+	// asked is the JoinGroup or SyncGroup whose answer the member takes, 0 for none; for the checker.
+	asked uint64
+	// lost is what was lost last, and lostIn the generation of it; for a mutant.
+	lost   []kafka.TopicPartition
+	lostIn kafka.Generation
+	// entering is the assignment that SyncGroup brought, for the checker.
+	entering []byte
 	// syncSent is when the last SyncGroup was sent.
 	syncSent int64
 
@@ -68,13 +77,13 @@ type grantView struct {
 func newGroupShell(p *process) *groupShell {
 	w := p.w
 	g := &groupShell{
-		w: w, process: p, generation: kafka.NoGeneration, needs: map[uint64]need{}, parts: make([]*grantView, w.script.Partitions),
+		w: w, process: p, generation: kafka.NoGeneration, lostIn: kafka.NoGeneration, needs: map[uint64]need{}, parts: make([]*grantView, w.script.Partitions),
 	}
 	g.box = p.newBox(g)
 	g.memberAlarm.box, g.linkAlarm.box = g.box, g.box
 	seed := w.rng.Uint64()
 	member, err := rebalance.NewMember(rebalance.MemberConfig{
-		GroupID: "group", GroupInstanceID: p.instance, Topics: []string{topic}, Assignors: []rebalance.Assignor{rebalance.Range()},
+		GroupID: "group", GroupInstanceID: p.instance, Topics: []string{topic}, Assignors: offers[p.offer],
 		SessionTimeout: w.script.Session, RebalanceTimeout: w.script.Rebalance, HeartbeatInterval: w.script.Heartbeat,
 		DrainTimeout: w.script.Drain, BackoffInitial: backoffInitial, BackoffMax: backoffMax, Seed: seed,
 	})
@@ -165,9 +174,10 @@ func (g *groupShell) answered(c *call) {
 			g.noteJoin(c)
 			g.feed(rebalance.JoinAnswered{Seq: c.seq, Response: c.joined, Err: c.err})
 		} else {
-			if errors.Is(c.err, kafka.UnknownMemberID) || errors.Is(c.err, kafka.FencedInstanceID) {
+			if c.seq == g.asked && (errors.Is(c.err, kafka.UnknownMemberID) || errors.Is(c.err, kafka.FencedInstanceID)) {
 				g.knownID = ""
 			}
+			g.entering = c.synced.Assignment
 			g.feed(rebalance.SyncAnswered{Seq: c.seq, Response: c.synced, Err: c.err})
 		}
 		if g.process.ended {
@@ -178,8 +188,11 @@ func (g *groupShell) answered(c *call) {
 
 // noteJoin keeps the member id that the coordinator gave, for the checker.
 func (g *groupShell) noteJoin(c *call) {
+	if c.seq != g.asked {
+		return
+	}
+	g.asked = 0
 	switch {
-	case g.member.State() != rebalance.StateJoining:
 	case c.err == nil, errors.Is(c.err, kafka.MemberIDRequired):
 		g.knownID = c.joined.MemberID
 	case errors.Is(c.err, kafka.UnknownMemberID), errors.Is(c.err, kafka.FencedInstanceID):
@@ -199,6 +212,7 @@ func (g *groupShell) feed(in rebalance.Input) {
 	for len(g.inputs) > 0 {
 		in := g.inputs[0]
 		g.inputs = g.inputs[1:]
+		g.before = g.member.State()
 		effects, err := g.member.Step(g.w.now, in)
 		g.w.check.machine(err)
 		g.w.check.machine(g.member.Valid())
@@ -221,6 +235,7 @@ func (g *groupShell) run(effect rebalance.Effect) {
 	case rebalance.SendJoin:
 		g.sendJoin(e)
 	case rebalance.SendSync:
+		g.asked = e.Seq
 		g.withCoordinator(need{
 			ready: func(broker int) {
 				g.syncSent = g.w.at
@@ -237,12 +252,19 @@ func (g *groupShell) run(effect rebalance.Effect) {
 	case rebalance.QueryTopics:
 		g.w.send(&call{api: apiMetadata, process: p, box: g.box, seq: e.Seq}, g.w.script.Request)
 	case rebalance.HoldCommits:
+		if g.w.mutant == MutantCommitsNotHeld {
+			g.process.committer.held = true
+			return
+		}
 		g.w.post(p.committer.box, message{kind: messageCommitsHeld})
 	case rebalance.ResumeCommits:
 		g.w.post(p.committer.box, message{kind: messageGenerationEntered, gen: int32(e.Generation), at: g.syncSent, payload: e.MemberID})
 	case rebalance.EnterGeneration:
 		g.memberID, g.generation = e.MemberID, e.Generation
 		entered := message{kind: messageGenerationEntered, gen: int32(e.Generation), at: g.syncSent, payload: e.MemberID}
+		if e.Early {
+			entered.offset = 1
+		}
 		g.w.post(p.heartbeat.box, entered)
 		g.w.post(p.committer.box, entered)
 	case rebalance.LeaveGeneration:
@@ -253,8 +275,10 @@ func (g *groupShell) run(effect rebalance.Effect) {
 	case rebalance.AssignPartitions:
 		g.assign(e)
 	case rebalance.RevokePartitions:
+		g.w.check.revokes(g, e)
 		g.revoke(e)
 	case rebalance.LosePartitions:
+		g.w.check.loses(g, e)
 		g.lose(e)
 	case rebalance.MissPartitions: // a consumer without a group
 	case rebalance.Left:
@@ -275,16 +299,27 @@ func (g *groupShell) run(effect rebalance.Effect) {
 		if e.To == rebalance.StateAssigned {
 			g.retried = false
 		}
+		if e.To == rebalance.StateUnjoined {
+			g.asked = 0
+		}
 	}
 }
 
 func (g *groupShell) sendJoin(e rebalance.SendJoin) {
 	abandon(g.joining)
-	g.joining = nil
+	g.joining, g.asked = nil, e.Seq
+	for id := range g.needs { // two at once would be two rebalances
+		delete(g.needs, id)
+		g.feedLink(rebalance.Cancel{ID: id})
+	}
 	if g.w.mutant == MutantDropMemberID && g.retried {
 		e.Request.MemberID = ""
 	}
+	if g.w.mutant == MutantStaleClaim {
+		g.claimLost(&e.Request)
+	}
 	g.w.check.joining(g, e.Request.MemberID)
+	g.w.check.claims(g, e.Request.Protocols)
 	g.withCoordinator(need{
 		ready: func(broker int) {
 			g.joining = &call{api: apiJoin, process: g.process, box: g.box, broker: broker, seq: e.Seq, join: e.Request}

@@ -22,6 +22,7 @@ type startQueue struct {
 func (g *groupShell) assign(e rebalance.AssignPartitions) {
 	for _, grant := range e.Grants {
 		part := int(grant.TopicPartition.Partition)
+		g.w.check.granted(g.parts[part], grant)
 		if old := g.parts[part]; old != nil {
 			if g.w.mutant != MutantReplacedEpoch {
 				g.leaving = append(g.leaving, old) // lost, and its actor has not said so yet
@@ -114,7 +115,7 @@ func (g *groupShell) revoke(e rebalance.RevokePartitions) {
 		}
 		v.revoking = true
 		g.stopWaiting(part)
-		if g.w.mutant == MutantJoinEarly {
+		if g.w.mutant == MutantJoinEarly || g.w.mutant == MutantJoinWhileRevoking && g.process.cooperative() && !e.Closing {
 			g.feed(rebalance.PartitionReleased(grant))
 		}
 		g.w.post(v.shell.box, message{
@@ -122,13 +123,41 @@ func (g *groupShell) revoke(e rebalance.RevokePartitions) {
 			at: int64(e.DrainUntil.Sub(epochStart)), offset: int64(e.Deadline.Sub(epochStart)),
 		})
 	}
+	if g.w.mutant == MutantKeptRevoked && g.process.cooperative() && !e.Closing {
+		g.giveUp(e)
+	}
+}
+
+// giveUp is a mutant: it drains what is kept, too.
+func (g *groupShell) giveUp(e rebalance.RevokePartitions) {
+	for _, v := range g.parts {
+		if v != nil && !v.revoking && !v.lost {
+			g.w.post(v.shell.box, message{
+				kind: messageDrainWanted, epoch: uint64(v.epoch), at: int64(e.DrainUntil.Sub(epochStart)), offset: int64(e.Deadline.Sub(epochStart)),
+			})
+		}
+	}
+}
+
+// claimLost is a mutant: a JoinGroup claims what was lost, in the generation that it was lost in.
+func (g *groupShell) claimLost(request *rebalance.JoinRequest) {
+	if g.generation != kafka.NoGeneration || !g.process.cooperative() {
+		return
+	}
+	for i := range request.Protocols {
+		metadata, err := rebalance.EncodeSubscription(rebalance.Subscription{Topics: []string{topic}, Owned: g.lost, Generation: g.lostIn})
+		g.w.check.machine(err)
+		request.Protocols[i].Metadata = metadata
+	}
 }
 
 // lose fences partitions at once: the key dies first, so that not even a round that is being built goes out.
 func (g *groupShell) lose(e rebalance.LosePartitions) {
+	g.lost, g.lostIn = nil, g.generation
 	for _, grant := range e.Grants {
 		if v := g.view(int(grant.TopicPartition.Partition), grant.Epoch); v != nil {
 			v.lost, v.shell.gone = true, true
+			g.lost = append(g.lost, grant.TopicPartition)
 			if g.w.mutant != MutantLossByMessage && g.w.mutant != MutantFlowAfterLoss {
 				v.shell.lose()
 			}

@@ -97,6 +97,16 @@ const (
 	MutantRetryForgotten
 	// MutantResumeForgets forgets the retries that came due while the user had paused (PROGRESS).
 	MutantResumeForgets
+	// MutantSentWhileHeld sends a round that waited for the key when the JoinGroup went out (HELD).
+	MutantSentWhileHeld
+	// MutantCommitsNotHeld does not tell the committer of a JoinGroup, so that commits of what is kept go on (HELD).
+	MutantCommitsNotHeld
+	// MutantJoinWhileRevoking has a cooperative member send its next JoinGroup while partitions that it gives up still drain (G5).
+	MutantJoinWhileRevoking
+	// MutantStaleClaim has a member claim what it has lost, in the generation that it lost it in (CLAIM).
+	MutantStaleClaim
+	// MutantKeptRevoked has a cooperative member give up everything in each rebalance, as an eager one does (KEPT).
+	MutantKeptRevoked
 	mutantEnd
 )
 
@@ -145,6 +155,11 @@ var mutantNames = [...]struct{ name, breaks string }{
 	MutantPauseReturnsEarly:   {"pause-returns-early", "PAUSE"},
 	MutantRetryForgotten:      {"retry-forgotten", "PROGRESS"},
 	MutantResumeForgets:       {"resume-forgets-parked", "PROGRESS"},
+	MutantSentWhileHeld:       {"sent-while-held", "HELD"},
+	MutantCommitsNotHeld:      {"kept-commits-not-held", "HELD"},
+	MutantJoinWhileRevoking:   {"join-while-revoking", "G5"},
+	MutantStaleClaim:          {"stale-claim-after-loss", "CLAIM"},
+	MutantKeptRevoked:         {"kept-revoked", "KEPT"},
 }
 
 // String returns the mutant's name.

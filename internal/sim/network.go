@@ -49,6 +49,8 @@ type call struct {
 	done     bool
 	// loseAnswer says that the answer will not arrive.
 	loseAnswer bool
+	// notSent says that it never went out.
+	notSent bool
 
 	// What is asked.
 	seq              uint64

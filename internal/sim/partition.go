@@ -144,6 +144,7 @@ func (s *partitionShell) receive(m *message) {
 		s.pump()
 		s.process.handlers.passSeat()
 	case messageDrainWanted:
+		s.w.check.drains(s)
 		if s.drainUntil == 0 || m.at < s.drainUntil {
 			s.drainUntil = m.at
 		}
@@ -326,6 +327,7 @@ func (s *partitionShell) stop() {
 	}
 	s.answerPauses()
 	s.w.kill(s.box)
+	s.process.handlers.forget(s.box)
 }
 
 // collect takes over what the handler acknowledged.

@@ -18,6 +18,8 @@ type process struct {
 	w            *World
 	slot, number int
 	instance     string
+	// offer is what it offers as assignors.
+	offer        offer
 	dead, frozen bool
 	// struck: a disaster took the process and what it had on the wire.
 	struck bool
@@ -54,7 +56,7 @@ type gate struct {
 // start makes a process in a slot and lets its member join.
 func (w *World) start(slot int) *process {
 	w.nextProcess++
-	p := &process{w: w, slot: slot, number: w.nextProcess, seenAlive: -1, session: session{w: w}}
+	p := &process{w: w, slot: slot, number: w.nextProcess, seenAlive: -1, session: session{w: w}, offer: w.offers[slot]}
 	if w.script.Static {
 		p.instance = fmt.Sprintf("instance-%d", slot)
 	}
@@ -207,7 +209,7 @@ func (h *heartbeatShell) receive(m *message) {
 		h.member, h.gen = m.payload.(string), kafka.Generation(m.gen)
 		h.enteredAt, h.asked, h.answered = h.w.at, false, false
 		h.process.session.begin(m.at)
-		h.feed(rebalance.PulseEnter{Generation: h.gen})
+		h.feed(rebalance.PulseEnter{Generation: h.gen, Early: m.offset == 1})
 		if h.w.mutant != MutantNoNudge {
 			h.feed(rebalance.PulseNudge{})
 		}

@@ -5,6 +5,7 @@ import "time"
 // provoke bends a script toward the few moments in which a rare mutant shows.
 func provoke(s *Script) {
 	provokeFlow(s)
+	provokeChanges(s)
 	switch s.Mutant { //nolint:exhaustive // the others show by themselves
 	case MutantReplacedEpoch:
 		// A lone member that lost everything is back at once, before a partition that is held up has let go.
@@ -59,6 +60,23 @@ func provoke(s *Script) {
 		for at := 5 * time.Second; at < s.Horizon; at += 5 * time.Second {
 			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultRejoin})
 		}
+	}
+}
+
+// provokeChanges is provoke for the mutants of protocols, of topics that change and of logs that lose their end.
+func provokeChanges(s *Script) {
+	switch s.Mutant { //nolint:exhaustive // the others are provoke's, or show by themselves
+	case MutantSentWhileHeld:
+		// The coordinator moves, so that a round has to wait for it, and a rebalance begins before it is found.
+		s.Protocols, s.Strategy, s.Members, s.Partitions, s.Records = ProtocolCooperative, StrategyOpportunistic, max(s.Members, 2), 5, 80
+		s.Delay, s.Work, s.StuckPermille = 20*time.Millisecond, 50*time.Millisecond, 0
+		s.Faults = nil
+		for at := 5 * time.Second; at < s.Horizon; at += 4 * time.Second {
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultMove, For: 500 * time.Millisecond},
+				Fault{At: at + 200*time.Millisecond, Kind: FaultRejoin, Member: int(s.Seed) % s.Members})
+		}
+	case MutantCommitsNotHeld, MutantJoinWhileRevoking, MutantStaleClaim, MutantKeptRevoked:
+		s.Protocols, s.Members = ProtocolCooperative, max(s.Members, 2)
 	}
 }
 

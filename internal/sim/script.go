@@ -58,6 +58,8 @@ type Script struct {
 	// CommitEvery is how often users commit by themselves, PauseEvery how often they pause, on average, and PauseFor for how
 	// long at most. 0 is never.
 	CommitEvery, PauseEvery, PauseFor time.Duration
+	// Protocols is what members offer as assignors.
+	Protocols ProtocolKind
 	// Strict makes violations of what is only counted otherwise: what a process that woke cannot know yet (see Stats).
 	Strict bool
 	// Horizon is when faults stop; Faults end at the latest then.
@@ -93,6 +95,8 @@ const (
 	FaultDown FaultKind = "down"
 	// FaultClose closes a consumer within For; a new one starts afterwards.
 	FaultClose FaultKind = "close"
+	// FaultUpgrade closes a consumer within For; the one that starts afterwards is a step further from range to cooperative-sticky.
+	FaultUpgrade FaultKind = "upgrade"
 	// FaultRejoin asks a member to rebalance.
 	FaultRejoin FaultKind = "rejoin"
 	// FaultRetain drops Amount records from the start of the log of partition Member.
@@ -165,6 +169,7 @@ func (s *Script) fields() []field {
 		{"commit-every", &s.CommitEvery},
 		{"pause-every", &s.PauseEvery},
 		{"pause-for", &s.PauseFor},
+		{"protocols", choice{(*uint8)(&s.Protocols), protocolNames[:]}},
 		{"strict", &s.Strict},
 		{"horizon", &s.Horizon},
 	}

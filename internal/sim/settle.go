@@ -32,7 +32,7 @@ func (w *World) settled() bool {
 			return false
 		}
 	}
-	return len(w.coordinator.members) == len(w.slots)
+	return len(w.coordinator.members) == len(w.slots) && w.unowned() == ""
 }
 
 // committedEnough reports whether the strategy has nothing left to commit by itself.
@@ -70,6 +70,7 @@ func (w *World) unsettled() string {
 		fmt.Fprintf(&b, "; %s: %d of %d handled, committed %d of %d", tpOf(part), w.check.floor[part], len(l.records),
 			w.coordinator.committed[part], l.end)
 	}
+	b.WriteString(w.unowned())
 	for slot, p := range w.slots {
 		if p == nil {
 			continue

@@ -138,6 +138,12 @@ func (p *handlerPool) giveSeat() {
 	p.passSeat()
 }
 
+// forget takes a partition that is gone out of the line; it may have been told of a seat that others wait for.
+func (p *handlerPool) forget(box *mailbox) {
+	p.standing = slices.DeleteFunc(p.standing, func(b *mailbox) bool { return b == box })
+	p.passSeat()
+}
+
 // passSeat tells whoever waits longest of a seat.
 func (p *handlerPool) passSeat() {
 	for p.seats < p.w.script.Workers && len(p.standing) > 0 {

@@ -43,6 +43,9 @@ type Stats struct {
 	// Parallel counts records begun while another one of their partition was out, Parked the lanes that waited for another try,
 	// Closed how often an engine's window closed, Demands the commits that users asked for and got.
 	Parallel, Parked, Closed, Demands int
+	// Kept counts records that were begun while their member had a JoinGroup or SyncGroup under way, Inconsistent the JoinGroups
+	// refused with INCONSISTENT_GROUP_PROTOCOL, Returned the static members that came back without a rebalance.
+	Kept, Inconsistent, Returned int
 }
 
 // Add adds another run's figures.
@@ -71,6 +74,9 @@ func (s *Stats) Add(o Stats) {
 	s.Closed += o.Closed
 	s.Demands += o.Demands
 	s.Processes += o.Processes
+	s.Kept += o.Kept
+	s.Inconsistent += o.Inconsistent
+	s.Returned += o.Returned
 }
 
 // World is one run of a script.
@@ -80,6 +86,8 @@ type World struct {
 	rng    *rand.Rand
 	// extra decides what came to the scripts later, so that older ones run as they did.
 	extra *rand.Rand
+	// change decides what came later still: the protocols, the topic's changes, logs that lose their end under a running owner.
+	change *rand.Rand
 
 	// at is the virtual time since the beginning, now the same as an instant.
 	at       int64
@@ -89,7 +97,9 @@ type World struct {
 
 	slots []*process
 	// extras are processes whose slot another one took while they ran.
-	extras      []*process
+	extras []*process
+	// offers is what the next process of each slot offers as assignors.
+	offers      []offer
 	nextProcess int
 	coordinator *coordinator
 	logs        []*partitionLog
@@ -127,7 +137,7 @@ func Run(script Script) Result {
 func newWorld(script Script) *World {
 	w := &World{
 		script: script, mutant: script.Mutant, rng: rand.New(rand.NewPCG(script.Seed, 0xfeed)), now: epochStart, faulty: true,
-		extra: rand.New(rand.NewPCG(script.Seed, 0xf10)),
+		extra: rand.New(rand.NewPCG(script.Seed, 0xf10)), change: rand.New(rand.NewPCG(script.Seed, 0xc4a)),
 		slots: make([]*process, script.Members), weather: make([]weather, script.Members),
 	}
 	w.coordinator = newCoordinator(w)
@@ -137,6 +147,7 @@ func newWorld(script Script) *World {
 		w.timeline.push(w.rng.Int64N(int64(script.Horizon)/4), eventProduce, int64(part), nil)
 	}
 	for slot := range script.Members {
+		w.offers = append(w.offers, w.firstOffer())
 		w.timeline.push(w.rng.Int64N(int64(script.Horizon)/8+1), eventRestartSlot, int64(slot), nil)
 	}
 	for i, fault := range script.Faults {
