@@ -78,3 +78,12 @@ func TestReturningStaticLeaderOfACooperativeGroupHasItAssignAnewOnce(t *testing.
 		t.Fatalf("deadline %v once the plan is its own", at)
 	}
 }
+
+func TestReturningStaticLeaderHasTheGroupAssignAnewWhenWhatItWasGivenIsGone(t *testing.T) {
+	r := newRig(t, func(c *MemberConfig) { c.GroupInstanceID = "i" }).to(StateJoining)
+	in := r.joinOK(5, "me")
+	in.Response.SkipAssignment = true
+	r.step(in, ">SYNCING SendSync")
+	r.step(r.syncOK(tp("t", 0)), "EnterGeneration >ASSIGNING AssignPartitions(1)")
+	r.step(TopicsChanged{Partitions: map[string]TopicInfo{}}, ">REVOKING RevokePartitions(1)")
+}

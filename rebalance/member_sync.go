@@ -274,6 +274,11 @@ func (m *Member) topicsChanged(now time.Time, in TopicsChanged) error {
 					m.watched[topic] = info
 				}
 			}
+			for _, grant := range m.held.in(holdStarting, holdStarted) {
+				if tp := grant.TopicPartition; tp.Partition >= m.watched[tp.Topic].Partitions { // the plan was made before it went
+					return m.rebalanceOrRemember(now, fmt.Sprintf("%s is gone", tp))
+				}
+			}
 		}
 		return nil
 	}
