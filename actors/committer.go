@@ -159,6 +159,9 @@ func (c *committer) receiveProgress(ctx actor.Context, message any) {
 			delete(c.cells, m.tp)
 		}
 		c.feed(ctx, commit.Fenced{TopicPartition: m.tp, Epoch: m.epoch})
+		if c.unsent != nil && hasEpoch(c.unsent, m.tp, m.epoch) { // the key may cover the partition still, as when its topic was made anew
+			c.dropUnsent(ctx, commit.ErrEpochClosed)
+		}
 		c.sendUnsent(ctx)
 	case *commitsHeld:
 		c.feed(ctx, commit.Held{})
@@ -214,7 +217,7 @@ func (c *committer) run(ctx actor.Context, effect commit.Effect) {
 }
 
 func (c *committer) roundFailed(e commit.RoundFailed) {
-	if _, keyGone := errors.AsType[*capability.MisuseError](e.Err); keyGone {
+	if _, keyGone := errors.AsType[*capability.MisuseError](e.Err); keyGone || errors.Is(e.Err, commit.ErrEpochClosed) {
 		return // it was never sent: the key was recalled meanwhile, and its offsets go into the next round
 	}
 	partitions := slices.SortedFunc(maps.Keys(e.Partitions), kafka.TopicPartition.Compare)
@@ -262,6 +265,11 @@ func (c *committer) sendUnsent(ctx actor.Context) {
 		results, err := c.client.Commit(call, coordinator, authorized)
 		return &commitDone{answered: commit.Answered{ID: round.ID, Results: results, Err: err}, coordinator: coordinator}
 	})
+}
+
+// hasEpoch reports whether a round has an offset of a partition under that epoch, or an older one.
+func hasEpoch(round *commit.Round, tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) bool {
+	return slices.ContainsFunc(round.Offsets, func(o commit.Offset) bool { return o.TopicPartition == tp && o.Epoch <= epoch })
 }
 
 // notSent answers a round that never went out: its offsets go into the next one.

@@ -149,7 +149,7 @@ func (g *group) decided(ctx actor.Context, tp kafka.TopicPartition, decision reb
 	p.phase = partRunning
 	p.cell.committed.Store(answer.Offset)
 	g.tell(ctx, committerKey, &partitionOpened{tp: tp, epoch: p.epoch, committed: answer.Offset, metadata: answer.Metadata, cell: p.cell})
-	g.tell(ctx, p.key, &startDecided{epoch: p.epoch, decision: decision, committed: answer.Offset, metadata: answer.Metadata})
+	g.tell(ctx, p.key, &startDecided{epoch: p.epoch, decision: decision, committed: answer.Offset, metadata: answer.Metadata, anew: g.starts.anew[tp.Topic]})
 	if first {
 		g.feed(ctx, rebalance.PartitionStarted{TopicPartition: tp, Epoch: p.epoch})
 	}

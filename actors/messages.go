@@ -245,6 +245,8 @@ type startDecided struct {
 	committed int64
 	// metadata came with the committed offset.
 	metadata string
+	// anew is true when the group's commits on the topic are of another incarnation than the metadata says it is.
+	anew bool
 }
 
 // committerKnown: group -> partition, at its start and whenever there is a new committer: offer again.

@@ -285,6 +285,7 @@ func (p *partition) run(ctx actor.Context, effect rebalance.PartitionEffect) {
 // startFlow begins fetching and delivering at offset.
 func (p *partition) startFlow(ctx actor.Context, offset int64) {
 	p.tracker = commit.NewTracker(offset)
+	p.tracker.StartEpoch(p.intake.lastEpoch)
 	p.intake.restart(offset)
 	p.startEngine()
 	p.cell.condition.Store(int32(conditionFlowing))
@@ -401,7 +402,7 @@ func (p *partition) offer(ctx actor.Context) {
 	p.cell.finishedEpoch.Store(p.tracker.CommittableEpoch())
 	p.cell.finished.Store(offset)
 	p.look()
-	if p.committer == nil || p.orphaned || !p.machine.CanCommit() {
+	if p.committer == nil || p.orphaned || p.intake.unproven || !p.machine.CanCommit() {
 		return
 	}
 	beyond := 0

@@ -55,12 +55,14 @@ func (p *partition) mapDue() bool {
 }
 
 // adoptMap takes over what the commit's metadata says of finished records. Whatever is not clearly ours and of this very
-// commit is ignored: it could at most save duplicates.
-func (p *partition) adoptMap(m *startDecided) {
+// commit is ignored: it could at most save duplicates. It reports whether the commit is one
+// of ours, as its mark says, whatever its map is worth.
+func (p *partition) adoptMap(m *startDecided) (ours bool) {
 	if m.metadata == "" || m.committed < 0 {
-		return
+		return false
 	}
 	parsed, err := commit.ParseMetadata(m.metadata, m.committed)
+	ours = !parsed.TopicID.IsZero()
 	if err != nil || parsed.Foreign {
 		if err == nil {
 			err = errForeignMetadata
@@ -68,11 +70,12 @@ func (p *partition) adoptMap(m *startDecided) {
 		p.shared.observe(event.MetadataIgnored{Member: p.shared.member(), TopicPartition: p.tp, Offset: m.committed, Err: err})
 		p.shared.logger.Warn("metadata of the committed offset ignored", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
 			zap.Int64("offset", m.committed), zap.Error(err))
-		return
+		return ours
 	}
 	if p.shared.settings.OffsetMap {
 		p.finishedBefore, p.startedAt, p.startedWith = parsed.Map, m.committed, m.metadata
 	}
+	return ours
 }
 
 // skipFinished acknowledges the records that the offset map says are finished, and returns the others.

@@ -56,6 +56,9 @@ type intake struct {
 	lookupID uint64
 	// rewind is where to go on after the outstanding delivery, when that is before the position; nil for nowhere.
 	rewind *int64
+	// unproven is true when the commit was of another incarnation of the topic, until a fetch has shown that ours is the present
+	// one. Metadata may be older than the commit, and one at our start would take its place: offsets are committed by name.
+	unproven bool
 	// stuck is true when only a new assignment can help.
 	stuck bool
 	// failed is true while a batch cannot be read; alarm is the next try of whatever failed, after failures in a row.
@@ -86,11 +89,12 @@ func (p *partition) startDecided(ctx actor.Context, m *startDecided) {
 	if p.machine.State() != rebalance.PartitionAssigning {
 		return
 	}
+	p.intake.unproven = m.anew
 	switch d := m.decision.(type) {
 	case rebalance.StartAt:
-		p.adoptMap(m)
-		// Epoch 0 is also what clients write that do not know the epoch; taken at its word it would look like a truncation.
-		if d.LeaderEpoch > 0 {
+		ours := p.adoptMap(m)
+		// Epoch 0 is also what clients write that do not know the epoch; taken at their word it would look like a truncation.
+		if d.LeaderEpoch > 0 || d.LeaderEpoch == 0 && ours {
 			p.intake.lastEpoch = d.LeaderEpoch
 		}
 		p.feed(ctx, rebalance.PositionKnown{Offset: d.Offset})
@@ -197,6 +201,10 @@ func (p *partition) recordsFetched(ctx actor.Context, m *recordsFetched) {
 			end = answer.LastStableOffset
 		}
 		p.cell.end.Store(end)
+	}
+	if in.unproven && answer.Err == nil {
+		in.unproven = false
+		p.offer(ctx)
 	}
 	if !m.consumed {
 		return
@@ -306,7 +314,7 @@ func (p *partition) reposition(ctx actor.Context, offset int64, reason string, e
 	}
 	p.dropSurplus()
 	if offset >= p.tracker.Position() {
-		p.tracker.DropBelow(offset)
+		p.tracker.AdvanceIn(offset, in.lastEpoch)
 		in.restart(offset)
 		p.offer(ctx)
 		p.pump(ctx)
@@ -413,20 +421,33 @@ func (p *partition) takePart(ctx actor.Context, limit int, wait bool) ([]kafka.R
 			}
 			in.delivering += int64(freed)
 			p.cell.delivered.Add(uint64(len(records)))
-			p.advance(ctx)
+			p.advance(ctx, records[len(records)-1].LeaderEpoch)
 			return records, lease
 		}
 		reader, ok := in.surplus.Front()
-		if !ok || !p.decodeTurn(reader, wait) || !p.decode(ctx, reader) {
+		if !ok {
+			p.passOver(ctx)
+			return nil, nil
+		}
+		if !p.decodeTurn(reader, wait) || !p.decode(ctx, reader) {
 			return nil, nil
 		}
 	}
 	return nil, nil
 }
 
-// advance moves the position past markers and empty batches.
-func (p *partition) advance(ctx actor.Context) {
-	p.tracker.Advance(p.intake.surplus.Position())
+// passOver moves the position over what the log has lost at its start, once everything that was fetched before is delivered:
+// left where it is, the committed offset would be outside of the log until the next record comes.
+func (p *partition) passOver(ctx actor.Context) {
+	if p.intake.rewind == nil && p.intake.fetchFrom > p.tracker.Position() {
+		p.tracker.AdvanceIn(p.intake.fetchFrom, p.intake.lastEpoch)
+		p.offer(ctx)
+	}
+}
+
+// advance moves the position past markers and empty batches of a leader epoch.
+func (p *partition) advance(ctx actor.Context, epoch int32) {
+	p.tracker.AdvanceIn(p.intake.surplus.Position(), epoch)
 	p.offer(ctx)
 }
 
@@ -451,7 +472,7 @@ func (p *partition) decode(ctx actor.Context, reader ChunkReader) bool {
 			panic(err)
 		}
 		if len(slab.Records) == 0 {
-			p.advance(ctx)
+			p.advance(ctx, slab.LeaderEpoch)
 		}
 	}
 	return true

@@ -22,6 +22,7 @@ func (p *partition) rewindNow(ctx actor.Context) {
 	p.finishedBefore = commit.OffsetMap{}
 	p.endEngine(errPositionReset)
 	p.tracker = commit.NewTracker(offset)
+	p.tracker.StartEpoch(in.lastEpoch)
 	p.startEngine()
 	in.restart(offset)
 	p.rewound()

@@ -77,8 +77,8 @@ func (p *partition) lookUp(ctx actor.Context) {
 
 func (p *partition) offsetFound(ctx actor.Context, m *offsetFound) {
 	in := &p.intake
-	if m.id != in.lookupID || in.reset == nil {
-		p.shared.staleMessage()
+	if m.id != in.lookupID || in.reset == nil || p.machine.State() >= rebalance.PartitionRevoking {
+		p.shared.staleMessage() // the question was given up, or took longer than the ownership
 		return
 	}
 	answer, done := in.reset.answered(m.answer)

@@ -99,6 +99,9 @@ func NewTracker(position int64) *Tracker {
 	}
 }
 
+// StartEpoch says which leader epoch goes with the position that the tracker starts at, for as long as nothing was delivered.
+func (t *Tracker) StartEpoch(epoch int32) { t.finishedEpoch, t.lastEpoch = epoch, epoch }
+
 // Deliver adds records that are being delivered for the first time. Their offsets must ascend strictly, from the position
 // on, and may have holes. The position moves behind the last one. On ErrBadDelivery nothing was added.
 // A record that is delivered again stays in transit and is not given to Deliver again.
@@ -110,6 +113,9 @@ func (t *Tracker) Deliver(run []kafka.Record) error {
 			return fmt.Errorf("%w: offset %d at %d, at least %d wanted", ErrBadDelivery, offset, i, next)
 		}
 		next = offset + 1
+	}
+	if t.used == 0 && len(run) > 0 { // all that lies below is finished
+		t.finishedEpoch, t.marks, t.marksHead = t.lastEpoch, t.marks[:0], 0
 	}
 	for i := 0; i < len(run); {
 		base := run[i].Offset &^ wordMask
@@ -289,6 +295,15 @@ func (t *Tracker) Advance(position int64) {
 	t.position = max(t.position, position)
 }
 
+// AdvanceIn is Advance over what was written under a leader epoch: as long as nothing is in transit, that is the epoch that is
+// committed along.
+func (t *Tracker) AdvanceIn(position int64, epoch int32) {
+	if position > t.position && epoch != t.lastEpoch {
+		t.mark(t.position, epoch)
+	}
+	t.Advance(position)
+}
+
 // DropBelow says that the log now starts at offset (retention or DeleteRecords, case B04). Offsets below it that were
 // never delivered are passed over and their number, holes included, is returned. Records in transit stay: they end by
 // their acknowledgment.
@@ -311,9 +326,15 @@ func (t *Tracker) Committable() int64 {
 	return w.base + int64(bits.TrailingZeros64(w.delivered))
 }
 
-// CommittableEpoch returns the leader epoch that is committed along with Committable: that of the last finished record,
-// kafka.NoLeaderEpoch before the first.
-func (t *Tracker) CommittableEpoch() int32 { return t.finishedEpoch }
+// CommittableEpoch returns the leader epoch that is committed along with Committable: that of what lies below it, the one
+// given to [Tracker.StartEpoch] before anything does, and kafka.NoLeaderEpoch when it is not known. Whoever starts there finds
+// out by it whether the log has lost its end meanwhile (KIP-320).
+func (t *Tracker) CommittableEpoch() int32 {
+	if t.used == 0 {
+		return t.lastEpoch
+	}
+	return t.finishedEpoch
+}
 
 // InTransit returns the number of records delivered and not below the finished point, acknowledged ones included.
 func (t *Tracker) InTransit() int { return t.inTransit }

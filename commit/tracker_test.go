@@ -496,3 +496,40 @@ func BenchmarkTrackerDeliver(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/500, "ns/record")
 }
+
+func TestEpochOfWhatLiesBelowIsCommittedAlong(t *testing.T) {
+	tracker := NewTracker(10)
+	if got := tracker.CommittableEpoch(); got != kafka.NoLeaderEpoch {
+		t.Errorf("%d before anything is known", got)
+	}
+	tracker.StartEpoch(3)
+	if got := tracker.CommittableEpoch(); got != 3 {
+		t.Errorf("%d at the start, 3 was given", got)
+	}
+	tracker.AdvanceIn(12, 4) // a marker of the next leader
+	if got := tracker.CommittableEpoch(); got != 4 || tracker.Committable() != 12 {
+		t.Errorf("%d at %d", got, tracker.Committable())
+	}
+	if err := tracker.Deliver([]kafka.Record{{Offset: 12, LeaderEpoch: 4}, {Offset: 13, LeaderEpoch: 5}}); err != nil {
+		t.Fatal(err)
+	}
+	tracker.AdvanceIn(16, 6)
+	if got := tracker.CommittableEpoch(); got != 4 {
+		t.Errorf("%d below the record at 12", got)
+	}
+	tracker.Ack(12)
+	if got := tracker.CommittableEpoch(); got != 4 {
+		t.Errorf("%d below the record at 13", got)
+	}
+	tracker.Ack(13)
+	if got := tracker.CommittableEpoch(); got != 6 || tracker.Committable() != 16 {
+		t.Errorf("%d at %d", got, tracker.Committable())
+	}
+	tracker.AdvanceIn(15, 7) // below the position: nothing
+	if got := tracker.CommittableEpoch(); got != 6 {
+		t.Errorf("%d after nothing", got)
+	}
+	if err := tracker.Valid(); err != nil {
+		t.Error(err)
+	}
+}
