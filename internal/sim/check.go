@@ -15,9 +15,6 @@ import (
 // only at what a step changed, so that a step costs the same however long the run is.
 type checker struct {
 	w *World
-	// handled says for each record whether any handler ever acknowledged it; floor is the first that none did.
-	handled [][]bool
-	floor   []int
 	// inside are the deliveries whose handlers are inside user code, per partition, over all processes.
 	inside [][]*delivery
 }
@@ -29,13 +26,16 @@ type truth struct {
 	// first is where the epoch began, next what is to be delivered next, floor the first record without an acknowledgment.
 	first, next, floor int
 	acked              []bool
+	// log is where its places are, run and runs are the first and the last position epoch of it.
+	log       *partitionLog
+	run, runs uint32
 	// stored is the last offset the coordinator stored under this epoch.
 	stored int64
 }
 
 func newChecker(w *World) checker {
 	n := w.script.Partitions
-	return checker{w: w, handled: make([][]bool, n), floor: make([]int, n), inside: make([][]*delivery, n)}
+	return checker{w: w, inside: make([][]*delivery, n)}
 }
 
 // machine takes the errors of machines: a shell that does what it should never sees one.
@@ -43,33 +43,6 @@ func (c *checker) machine(err error) {
 	if err != nil {
 		c.w.violate("STATE", err.Error())
 	}
-}
-
-func (c *checker) produced(part int) { c.handled[part] = append(c.handled[part], false) }
-
-func (c *checker) retained(part int) { c.raise(part) }
-
-// truncated forgets the records from a place on: others will stand there. No process is left that has seen them.
-func (c *checker) truncated(part, first int) {
-	c.handled[part] = c.handled[part][:first]
-	c.floor[part] = min(c.floor[part], first)
-}
-
-// raise moves the floor of what was handled.
-func (c *checker) raise(part int) {
-	l, floor := c.w.logs[part], c.floor[part]
-	for floor < len(l.records) && (c.handled[part][floor] || l.records[floor].Offset < l.start) {
-		floor++
-	}
-	c.floor[part] = floor
-}
-
-// limit is the highest offset that may be committed when the record at index is not finished.
-func (c *checker) limit(part, index int) int64 {
-	if l := c.w.logs[part]; index < len(l.records) {
-		return l.records[index].Offset
-	}
-	return c.w.logs[part].end
 }
 
 // settle moves an epoch's floor.
@@ -94,28 +67,35 @@ func (t *truth) ack(index int) {
 // startFlow checks where a partition starts: where the group left it, never beyond, and never before while the member is in
 // the present generation.
 func (c *checker) startFlow(s *partitionShell, offset int64) *truth {
+	l := c.w.logs[s.part]
+	if s.line.topicID != l.topicID || s.topicID != l.topicID || s.part >= c.w.topic.count {
+		return c.begin(s, offset) // it does not know yet that the topic is another one, or gone
+	}
 	committed, present := c.w.coordinator.committed[s.part], c.present(s.process)
+	if line := c.w.coordinator.marks[s.part].line; line == nil || line.topicID != l.topicID || ofAnotherTopic(c.w.coordinator.texts[s.part], l.topicID) {
+		committed = kafka.NoOffset
+	}
 	switch {
 	case c.w.script.Strategy == StrategyManual:
-		if offset > c.limit(s.part, c.floor[s.part]) && offset > c.w.logs[s.part].start {
+		if offset > l.limit(l.floor) && offset > l.start {
 			c.w.violate("G4", fmt.Sprintf("%s epoch %d starts at %d, beyond what was handled", tpOf(s.part), s.epoch, offset))
 		}
-	case committed == kafka.NoOffset && offset > c.w.logs[s.part].start,
-		committed != kafka.NoOffset && offset > committed:
+	case committed == kafka.NoOffset && offset > l.start, committed != kafka.NoOffset && offset > committed:
 		c.w.violate("G4", fmt.Sprintf("%s epoch %d starts at %d, the group committed %d", tpOf(s.part), s.epoch, offset, committed))
 	case committed != kafka.NoOffset && offset < committed && present:
 		c.w.violate("G4", fmt.Sprintf("%s epoch %d starts at %d, before the committed %d", tpOf(s.part), s.epoch, offset, committed))
 	}
-	first := c.w.logs[s.part].index(offset)
-	t := &truth{part: s.part, epoch: s.epoch, first: first, next: first, floor: first, stored: kafka.NoOffset}
-	s.process.truths = append(s.process.truths, t)
-	return t
+	return c.begin(s, offset)
 }
 
 // skipped checks that only what retention took was passed over.
-func (c *checker) skipped(s *partitionShell, offset int64) {
-	l, t := c.w.logs[s.part], s.truth
-	for ; t.next < len(l.records) && l.records[t.next].Offset < offset; t.next++ {
+func (c *checker) skipped(s *partitionShell, offset int64, line *partitionLog) {
+	t := s.truth
+	if !t.follow(line) {
+		c.w.violate("LOG", fmt.Sprintf("%s epoch %d: goes on at %d of a log that parts with what was delivered below that", tpOf(s.part), s.epoch, offset))
+		return
+	}
+	for l := t.log; t.next < len(l.records) && l.records[t.next].Offset < offset; t.next++ {
 		if l.records[t.next].Offset >= l.start {
 			c.w.violate("G1", fmt.Sprintf("%s: offset %d skipped, the log starts at %d", tpOf(s.part), l.records[t.next].Offset, l.start))
 		}
@@ -126,7 +106,7 @@ func (c *checker) skipped(s *partitionShell, offset int64) {
 // deliveredFirst checks that new records come in order and without a gap.
 func (c *checker) deliveredFirst(s *partitionShell, records []kafka.Record) {
 	t := s.truth
-	if index := c.w.logs[s.part].index(records[0].Offset); index != t.next {
+	if index := t.log.index(records[0].Offset); index != t.next {
 		c.w.violate("G1", fmt.Sprintf("%s: record %d delivered, %d is next", tpOf(s.part), index, t.next))
 	}
 	t.next += len(records)
@@ -143,8 +123,7 @@ func (c *checker) inTransit(s *partitionShell) {
 
 // recordStarted is called when user code begins with a record.
 func (c *checker) recordStarted(d *delivery, i int) {
-	s := d.shell
-	t := s.truth
+	s, t := d.shell, d.truth
 	if s.machine.State() != rebalance.PartitionAssigned || d.over() {
 		c.w.violate("G4", fmt.Sprintf("%s epoch %d: offset %d delivered in %s", tpOf(s.part), s.epoch, d.offset(i), s.machine.State()))
 		return
@@ -156,7 +135,7 @@ func (c *checker) recordStarted(d *delivery, i int) {
 	if state := s.process.group.member.State(); state == rebalance.StateJoining || state == rebalance.StateSyncing {
 		c.w.stats.Kept++
 	}
-	index := c.w.logs[s.part].index(d.offset(i))
+	index := t.log.index(d.offset(i))
 	if d.engine != nil {
 		c.laneStarted(d, index)
 	} else if !c.w.script.AnyOrder && index != t.floor {
@@ -200,12 +179,11 @@ func (c *checker) trusted(p *process, looked int64, what string) (woken int) {
 
 // acked is called when user code has acknowledged a record.
 func (c *checker) acked(d *delivery, i int) {
-	part := d.shell.part
-	index := c.w.logs[part].index(d.offset(i))
+	index := d.truth.log.index(d.offset(i))
 	if d.engine != nil {
 		d.shell.begun = slices.DeleteFunc(d.shell.begun, func(b begunRecord) bool { return b.index == index })
 	}
-	c.finished(d.shell, index, d.over())
+	c.finished(d.truth, index, d.over())
 }
 
 // handlerEntered is called when a handler begins: never while another one of the same process is inside. One of another
@@ -272,28 +250,35 @@ func (c *checker) committing(committer *committerShell, request *call) {
 	}
 }
 
-// stored is called when the coordinator stores an offset.
-func (c *checker) stored(p *process, offset *commit.Offset, before int64) {
+// stored is called when the coordinator stores an offset. It returns what is to be remembered of it.
+func (c *checker) stored(p *process, offset *commit.Offset, before int64) commitMark {
 	c.w.stats.Commits++
 	part, name := int(offset.TopicPartition.Partition), offset.TopicPartition
-	i := slices.IndexFunc(p.truths, func(t *truth) bool { return t.part == part && t.epoch == offset.Epoch })
-	if i < 0 {
+	t, last := p.truthOf(offset), c.w.coordinator.marks[part]
+	if t == nil {
 		c.w.violate("G4", fmt.Sprintf("%s: commit of epoch %d, which never began", name, offset.Epoch))
-		return
+		return last
 	}
-	t := p.truths[i]
+	mark := commitMark{leaderEpoch: offset.LeaderEpoch, line: t.log, process: p, epoch: offset.Epoch, run: offset.PositionEpoch}
+	// An offset may fall below one of a log that is gone, and where the position was set back.
+	falls := last.line != nil && last.line.topicID != t.log.topicID ||
+		offset.PositionEpoch > 0 && !(last.process == p && last.epoch == offset.Epoch && last.run == offset.PositionEpoch)
 	switch {
-	case offset.Offset > c.limit(part, t.floor):
-		c.w.violate("G3", fmt.Sprintf("%s epoch %d: %d stored, %d is not acknowledged", name, t.epoch, offset.Offset, c.limit(part, t.floor)))
-	case offset.Offset > c.limit(part, c.floor[part]):
-		c.w.violate("G1", fmt.Sprintf("%s: %d stored, nobody ever acknowledged %d", name, offset.Offset, c.limit(part, c.floor[part])))
-	case offset.Offset < before:
+	case offset.Offset > t.log.limit(t.floor):
+		c.w.violate("G3", fmt.Sprintf("%s epoch %d: %d stored, %d is not acknowledged", name, t.epoch, offset.Offset, t.log.limit(t.floor)))
+	case offset.Offset > t.log.limit(t.log.floor):
+		c.w.violate("G1", fmt.Sprintf("%s: %d stored, nobody ever acknowledged %d", name, offset.Offset, t.log.limit(t.log.floor)))
+	case offset.Offset < before && !falls:
 		c.w.violate("G4", fmt.Sprintf("%s epoch %d: %d stored after %d", name, t.epoch, offset.Offset, before))
+	}
+	if l := t.log; l != c.w.logs[part] && (l.successor == nil || offset.Offset > l.cut) {
+		c.w.stats.Stray++
 	}
 	t.stored = offset.Offset
 	if offset.Metadata != "" {
-		c.storedMap(offset)
+		c.storedMap(offset, t.log)
 	}
+	return mark
 }
 
 // demanded checks that what a user was told to be committed is stored.
@@ -301,7 +286,7 @@ func (c *checker) demanded(s *partitionShell, d demand, err error) {
 	if err == nil {
 		c.w.stats.Demands++
 	}
-	if stored := c.w.coordinator.committed[s.part]; err == nil && stored < d.target && c.w.script.Strategy != StrategyManual {
+	if stored := c.w.coordinator.committed[s.part]; err == nil && stored < d.target && d.run == s.positionEpoch && !c.gone(s.truth) && c.w.script.Strategy != StrategyManual {
 		c.w.violate("G5", fmt.Sprintf("%s epoch %d: commit of %d confirmed, the coordinator has %d", tpOf(s.part), s.epoch, d.target, stored))
 	}
 }
@@ -311,6 +296,9 @@ func (c *checker) confirmed(committer *committerShell, offset *commit.Offset) {
 	if lane := &committer.lanes[offset.TopicPartition.Partition]; lane.epoch == offset.Epoch {
 		lane.committed, lane.counted, lane.at, lane.confirmed = offset.Offset, offset.Finished, c.w.at, true
 	}
+	if t := committer.process.truthOf(offset); t == nil || c.gone(t) {
+		return
+	}
 	if stored := c.w.coordinator.committed[offset.TopicPartition.Partition]; stored < offset.Offset {
 		c.w.violate("G5", fmt.Sprintf("%s epoch %d: %d confirmed, the coordinator has %d", offset.TopicPartition, offset.Epoch, offset.Offset, stored))
 	}
@@ -318,7 +306,7 @@ func (c *checker) confirmed(committer *committerShell, offset *commit.Offset) {
 
 // released checks how a partition was let go: drained and committed, or at the deadlines, or lost.
 func (c *checker) released(s *partitionShell, e rebalance.Release) {
-	if e.Lost || s.tracker == nil {
+	if e.Lost || s.tracker == nil || s.orphaned {
 		return
 	}
 	inside := s.delivery != nil || s.engine != nil && s.engine.lanes.Claimed() > 0
@@ -326,7 +314,7 @@ func (c *checker) released(s *partitionShell, e rebalance.Release) {
 		c.w.violate("G5", fmt.Sprintf("%s epoch %d: released %v before the end of the drain with a handler inside",
 			tpOf(s.part), s.epoch, time.Duration(s.drainUntil-c.w.at)))
 	}
-	if stored := c.w.coordinator.committed[s.part]; e.Cause == nil && stored < s.finalTarget && c.w.script.Strategy != StrategyManual {
+	if stored := c.w.coordinator.committed[s.part]; e.Cause == nil && stored < s.finalTarget && !c.gone(s.truth) && c.w.script.Strategy != StrategyManual {
 		c.w.violate("G5", fmt.Sprintf("%s epoch %d: released as committed at %d, the coordinator has %d", tpOf(s.part), s.epoch, s.finalTarget, stored))
 	}
 }
@@ -394,6 +382,13 @@ func (c *checker) leaves(m *groupMember) {
 	}
 }
 
+// fenced checks that a member whose place another process has taken gives up for good.
+func (c *checker) fenced(g *groupShell, fenced bool) {
+	if state := g.member.State(); fenced && !g.process.ended && state != rebalance.StateLeaving {
+		c.w.violate("STATIC", fmt.Sprintf("static member %q was fenced and is in %s", g.process.instance, state))
+	}
+}
+
 // failed checks that only another process with the same instance id is a reason to give up.
 func (c *checker) failed(p *process, err error) {
 	p.replace = !c.w.faulty // whoever took the place went away with the faults
@@ -430,7 +425,7 @@ func (c *checker) assigned() {
 		}
 	}
 	for part, n := range owners {
-		if n > 1 || n == 0 && !claimed[part] {
+		if n > 1 || n == 0 && !claimed[part] && !c.w.script.changing() {
 			c.w.violate("STATE", fmt.Sprintf("%s has %d owners in generation %d", tpOf(part), n, c.w.coordinator.generation))
 		}
 	}

@@ -25,7 +25,7 @@ func laneOf(r *kafka.Record) int {
 // laneStarted checks the order and the exclusion of one lane: a record begins when every earlier one of its lane has been
 // acknowledged, or was begun by the same call, and nothing else of the lane is out.
 func (c *checker) laneStarted(d *delivery, index int) {
-	s, t, l := d.shell, d.shell.truth, c.w.logs[d.shell.part]
+	s, t, l := d.shell, d.truth, d.truth.log
 	byKey := c.w.script.Order == OrderKey
 	lane := laneOf(&l.records[index])
 	for _, b := range s.begun {
@@ -58,26 +58,25 @@ func (c *checker) put(d *delivery) {
 // settled is called when an asynchronous handler, or an actor, gives its verdict on a record.
 func (c *checker) settled(d *delivery, offset int64, acked, stale bool) {
 	s := d.shell
-	index := c.w.logs[s.part].index(offset)
+	index := d.truth.log.index(offset)
 	s.begun = slices.DeleteFunc(s.begun, func(b begunRecord) bool { return b.index == index && b.call == d })
 	if acked {
-		c.finished(s, index, stale)
+		c.finished(d.truth, index, stale)
 	}
 }
 
 // finished notes that user code has acknowledged a record.
-func (c *checker) finished(s *partitionShell, index int, stale bool) {
-	c.handled[s.part][index] = true
-	c.raise(s.part)
+func (c *checker) finished(t *truth, index int, stale bool) {
+	t.log.handle(index)
 	if !stale {
-		s.truth.ack(index)
+		t.ack(index)
 	}
 }
 
 // mapSkipped checks that a record that the offset map calls finished was acknowledged by somebody.
 func (c *checker) mapSkipped(s *partitionShell, offset int64) {
-	index := c.w.logs[s.part].index(offset)
-	if !c.handled[s.part][index] {
+	index := s.truth.log.index(offset)
+	if !s.truth.log.handled[index] {
 		c.w.violate("G1", fmt.Sprintf("%s epoch %d: %d skipped as finished, and nobody ever acknowledged it", tpOf(s.part), s.epoch, offset))
 	}
 	c.w.stats.Skipped++
@@ -86,8 +85,7 @@ func (c *checker) mapSkipped(s *partitionShell, offset int64) {
 
 // storedMap checks the offset map beside an offset that is stored: every record in it was acknowledged under its epoch, or
 // by whoever wrote the map that the epoch started with.
-func (c *checker) storedMap(offset *commit.Offset) {
-	part := int(offset.TopicPartition.Partition)
+func (c *checker) storedMap(offset *commit.Offset, l *partitionLog) {
 	m, err := commit.ParseMetadata(offset.Metadata, offset.Offset)
 	if err != nil {
 		c.w.violate("STATE", err.Error())
@@ -96,11 +94,10 @@ func (c *checker) storedMap(offset *commit.Offset) {
 	if !m.Map.Empty() {
 		c.w.stats.Maps++
 	}
-	l := c.w.logs[part]
 	for i := range m.Map.Runs() {
 		first, last := m.Map.Run(i)
 		for index := l.index(first); index < len(l.records) && l.records[index].Offset <= last; index++ {
-			if l.records[index].Offset >= l.start && !c.handled[part][index] {
+			if l.records[index].Offset >= l.start && !l.handled[index] {
 				c.w.violate("G3", fmt.Sprintf("%s: the map beside %d says %d is finished, and nobody acknowledged it",
 					offset.TopicPartition, offset.Offset, l.records[index].Offset))
 			}

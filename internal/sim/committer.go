@@ -117,6 +117,11 @@ func (c *committerShell) receive(m *message) {
 	case messagePartitionFenced:
 		c.fenced[m.part] = max(c.fenced[m.part], kafka.AssignmentEpoch(m.epoch))
 		c.feed(commit.Fenced{TopicPartition: tpOf(int(m.part)), Epoch: kafka.AssignmentEpoch(m.epoch)})
+		if c.unsent != nil && c.w.mutant != MutantFencedSent && slices.ContainsFunc(c.unsent.Offsets, func(o commit.Offset) bool {
+			return o.TopicPartition == tpOf(int(m.part)) && o.Epoch <= kafka.AssignmentEpoch(m.epoch)
+		}) {
+			c.dropUnsent(commit.ErrEpochClosed)
+		}
 		c.sendUnsent()
 	case messageCommitsHeld:
 		c.held = true
@@ -124,13 +129,13 @@ func (c *committerShell) receive(m *message) {
 	case messageGenerationEntered:
 		c.held = false
 		c.member, c.oldGen, c.gen = m.payload.(string), c.gen, kafka.Generation(m.gen)
-		c.dropUnsent()
+		c.dropUnsent(commit.ErrDeparted)
 		c.feed(commit.Entered{Generation: c.gen, MemberID: c.member})
 	case messageGenerationLeft:
 		c.held = false
 		c.gen = kafka.NoGeneration
 		c.feed(commit.Departed{Cause: m.err})
-		c.dropUnsent()
+		c.dropUnsent(commit.ErrDeparted)
 	default:
 		c.w.unknownMessage(c, m)
 	}
@@ -208,11 +213,11 @@ func (c *committerShell) authorize(key *capability.Key, round *commit.Round) err
 	return key.Check(committerHolder, "commit", partitions...)
 }
 
-func (c *committerShell) dropUnsent() {
+func (c *committerShell) dropUnsent(why error) {
 	if c.unsent != nil {
 		round := *c.unsent
 		c.unsent = nil
-		c.notSent(&round, commit.ErrDeparted)
+		c.notSent(&round, why)
 	}
 }
 

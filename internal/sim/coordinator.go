@@ -64,7 +64,9 @@ type coordinator struct {
 	// texts are the metadata beside them, writtenAt the offsets that the texts were committed with.
 	texts     []string
 	writtenAt []int64
-	nextID    int
+	// marks are the leader epochs beside them, and what the checker wants to know.
+	marks  []commitMark
+	nextID int
 	// timer tells the present join or sync timer from older ones.
 	timer int64
 	// delayUntil is the end of the initial delay of a group that was empty.
@@ -74,11 +76,21 @@ type coordinator struct {
 	loadingUntil, downUntil int64
 }
 
+// commitMark is what goes with a stored offset: its leader epoch, and, for the checker, the log that it is of and who stored it.
+type commitMark struct {
+	leaderEpoch int32
+	line        *partitionLog
+	process     *process
+	epoch       kafka.AssignmentEpoch
+	run         uint32
+}
+
 func newCoordinator(w *World) *coordinator {
 	g := &coordinator{w: w, committed: make([]int64, w.script.Partitions)}
 	g.texts, g.writtenAt = make([]string, w.script.Partitions), make([]int64, w.script.Partitions)
 	for i := range g.committed {
 		g.committed[i] = kafka.NoOffset
+		g.marks = append(g.marks, commitMark{leaderEpoch: kafka.NoLeaderEpoch})
 	}
 	g.saved = groupState{}
 	return g
@@ -125,7 +137,7 @@ func (g *coordinator) execute(c *call) {
 	case apiCommit:
 		g.commit(c)
 	case apiOffsetFetch:
-		c.offsets, c.texts = slices.Clone(g.committed), slices.Clone(g.texts)
+		c.offsets, c.texts, c.marks = slices.Clone(g.committed), slices.Clone(g.texts), slices.Clone(g.marks)
 		for part := range c.offsets {
 			// A transaction is open on it (UNSTABLE_OFFSET_COMMIT): the others have their answer.
 			if n := g.w.weather[c.process.slot].errors; n > 0 && g.w.rng.IntN(100) < n {
@@ -225,6 +237,10 @@ func (g *coordinator) commit(c *call) {
 	lossy := g.w.weather[c.process.slot].loss > 0
 	for i := range c.round.Offsets {
 		offset := &c.round.Offsets[i]
+		if !g.takesCommits(int(offset.TopicPartition.Partition)) {
+			c.results[offset.TopicPartition] = kafka.UnknownTopicOrPartition
+			continue
+		}
 		if limit := g.w.script.MetadataLimit; limit > 0 && len(offset.Metadata) > limit {
 			g.w.stats.TooLarge++
 			c.results[offset.TopicPartition] = kafka.OffsetMetadataTooLarge
@@ -240,7 +256,7 @@ func (g *coordinator) commit(c *call) {
 			c.results[offset.TopicPartition] = nil
 		}
 		part := int(offset.TopicPartition.Partition)
-		g.w.check.stored(c.process, offset, g.committed[part])
+		g.marks[part] = g.w.check.stored(c.process, offset, g.committed[part])
 		g.committed[part], g.texts[part], g.writtenAt[part] = offset.Offset, offset.Metadata, offset.Offset
 	}
 }

@@ -1,7 +1,5 @@
 package sim
 
-import "slices"
-
 // disaster kills every process, with what it had on the wire, and takes something away.
 func (w *World) disaster(f Fault) {
 	struck := w.everybody()
@@ -31,22 +29,27 @@ func (w *World) disaster(f Fault) {
 func (w *World) truncate(part, count int) {
 	l := w.logs[part]
 	first := max(l.index(max(w.coordinator.committed[part], l.start)), len(l.records)-count)
-	l.epoch++
 	if first >= len(l.records) {
+		l.epoch++
+		l.epochs = append(l.epochs, leaderEpoch{epoch: l.epoch, from: l.end})
 		return
 	}
-	l.end = l.records[first].Offset
-	// Whoever still reads what was there keeps it.
-	l.records = slices.Clone(l.records[:first])
-	w.check.truncated(part, first)
-	w.timeline.push(w.at+w.extra.Int64N(int64(w.script.Horizon)/4), eventProduce, int64(part), nil)
+	w.cut(part, first)
+}
+
+// diverge takes records off the end of a log, whoever has read them and whether they are committed or not. Nobody is told.
+func (w *World) diverge(part, count int) {
+	l := w.logs[part]
+	if first := max(l.index(l.start), len(l.records)-count); first < len(l.records) {
+		w.cut(part, first)
+	}
 }
 
 // restore puts an older commit beside the metadata that is there, or other metadata beside the commit.
 func (w *World) restore(part, amount int) {
 	g, l := w.coordinator, w.logs[part]
 	switch {
-	case g.committed[part] < 0:
+	case g.committed[part] < 0, g.marks[part].line != l:
 	case amount > 0:
 		if at := max(l.index(g.committed[part])-amount, l.index(l.start)); at < len(l.records) {
 			g.committed[part] = min(g.committed[part], l.records[at].Offset)

@@ -13,6 +13,8 @@ import (
 type engine struct {
 	shell *partitionShell
 	lanes *buffer.Lanes
+	// truth is that of the run of positions that it works on.
+	truth *truth
 	// calls are the calls of the handler that run.
 	calls []*delivery
 	// failures are those that the actor has not taken, refused the records that failed and whose lanes are not settled.
@@ -46,7 +48,7 @@ func newEngine(s *partitionShell) *engine {
 	script := &s.w.script
 	ordered := script.Order == OrderKey && s.w.mutant != MutantLaneFreed
 	return &engine{
-		shell: s, armed: true, hungry: true, most: 1,
+		shell: s, truth: s.truth, armed: true, hungry: true, most: 1,
 		lanes:  buffer.NewLanes(buffer.LanesConfig{Capacity: script.MaxInTransit, Ordered: ordered}),
 		wanted: min(script.MaxInTransit/2, max(engineBacklog*script.Workers, 2*script.MaxRecords)),
 	}
@@ -210,7 +212,7 @@ func (e *engine) take(w *worker) bool {
 	w.claimed = e.claim(w.claimed[:0])
 	if w.call = nil; len(w.claimed) > 0 {
 		world := e.shell.w
-		d := &delivery{shell: e.shell, engine: e, worker: w, claims: w.claimed, running: true, since: world.at, pace: w.pace}
+		d := &delivery{shell: e.shell, truth: e.truth, engine: e, worker: w, claims: w.claimed, running: true, since: world.at, pace: w.pace}
 		d.pace.next = 0
 		w.call = d
 		e.calls = append(e.calls, d)

@@ -16,7 +16,8 @@ func (w *World) fault(i int) {
 		return
 	}
 	switch f.Kind {
-	case FaultClose, FaultUpgrade, FaultRejoin, FaultRetain, FaultDuplicate, FaultCrash, FaultTruncate, FaultRestore:
+	case FaultClose, FaultUpgrade, FaultRejoin, FaultRetain, FaultDuplicate, FaultCrash, FaultTruncate, FaultRestore, FaultDiverge,
+		FaultGrow, FaultDelete:
 	case FaultFreeze, FaultStall, FaultCut, FaultLossy, FaultSlow, FaultErrors, FaultMove, FaultDown, FaultTwin:
 		w.disturbedUntil = max(w.disturbedUntil, w.at+int64(f.For))
 	}
@@ -44,6 +45,14 @@ func (w *World) fault(i int) {
 		if f.Member < len(w.logs) {
 			w.disaster(f)
 		}
+	case FaultDiverge:
+		if f.Member < len(w.logs) {
+			w.diverge(f.Member, f.Amount)
+		}
+	case FaultGrow:
+		w.growTopic(f.Amount)
+	case FaultDelete:
+		w.deleteTopic(f)
 	}
 }
 
@@ -88,6 +97,8 @@ func (w *World) faultEnds(f Fault) {
 		}
 	case FaultMove:
 		w.coordinator.announced = w.coordinator.broker
+	case FaultDelete:
+		w.recreateTopic()
 	case FaultDown:
 		if w.coordinator.downUntil <= w.at && w.coordinator.downUntil > 0 {
 			w.coordinator.downUntil = 0
@@ -157,13 +168,21 @@ func (w *World) endFaults() {
 			p.resumeAll()
 		}
 	}
+	for _, p := range w.extras {
+		if w.script.Protocols >= ProtocolMixed {
+			p.crash() // it may hold a place that its successor cannot take, since they have no protocol in common
+		}
+	}
 	w.agree()
+	if w.topic.count == 0 && !w.forever {
+		w.recreateTopic()
+	}
 	for slot, p := range w.slots {
 		if p == nil || p.dead || p.ended {
 			w.start(slot)
 		}
 	}
-	for part := range w.logs {
+	for part := range w.logs[:w.topic.count] {
 		if len(w.logs[part].records) == 0 {
 			w.produce(part)
 		}

@@ -63,6 +63,53 @@ func changes(s *Script) {
 			}
 		}
 	}
+	changeTopic(s, rng)
+}
+
+// changeTopic draws growth and deletions of the topic, and logs that lose their end. The two have no place where offsets are kept
+// outside of Kafka, nor where commits cannot say which topic they are of.
+func changeTopic(s *Script, rng *rand.Rand) {
+	between := func(low, high int) int { return low + rng.IntN(high-low+1) }
+	span := func(low, high time.Duration) time.Duration { return low + time.Duration(rng.Int64N(int64(high-low)+1)) }
+	before := len(s.Faults)
+	age := span(500*time.Millisecond, 8*time.Second)
+	// A static leader of an eager group that comes back does not know what the plan was made over (KIP-814), as in the Java client.
+	watches := !s.Static || s.Protocols == ProtocolCooperative
+	if watches && s.Partitions > 1 && rng.IntN(4) == 0 {
+		s.FirstPartitions, s.MetadataAge = between(1, s.Partitions-1), age
+		for range between(1, 2) {
+			s.Faults = append(s.Faults, Fault{At: span(0, s.Horizon*9/10), Kind: FaultGrow, Amount: between(1, 3)})
+		}
+	}
+	if watches && rng.IntN(5) == 0 {
+		s.MetadataAge = age
+		for range between(1, 2) {
+			f := Fault{At: span(0, s.Horizon*9/10), Kind: FaultDelete, For: span(0, s.Horizon/4)}
+			if rng.IntN(6) == 0 {
+				f.Amount = 1
+			}
+			s.Faults = append(s.Faults, f)
+		}
+	}
+	if rng.IntN(5) == 0 {
+		for range between(1, 3) {
+			s.Faults = append(s.Faults, Fault{At: span(s.Horizon/8, s.Horizon*9/10), Kind: FaultDiverge, Member: rng.IntN(s.Partitions), Amount: between(1, 30)})
+		}
+	}
+	if len(s.Faults) == before {
+		return
+	}
+	for i := range s.Faults {
+		if f := &s.Faults[i]; f.Kind == FaultRestore {
+			f.Amount = max(f.Amount, 1) // metadata that is not ours does not say that the commit's leader epoch is to be believed
+		}
+	}
+	if s.Strategy == StrategyManual {
+		s.Strategy = StrategyOpportunistic
+	}
+	if s.MetadataLimit > 0 {
+		s.MetadataLimit = max(s.MetadataLimit, 70)
+	}
 }
 
 // Generate returns the script of a seed. A quarter of the seeds have no faults of the network, the processes or the
@@ -146,7 +193,7 @@ func randomFault(rng *rand.Rand, s *Script, kind FaultKind) Fault {
 	case FaultRejoin:
 	case FaultRetain:
 		f.Member, f.Amount = rng.IntN(s.Partitions), 1+rng.IntN(20)
-	case FaultTwin, FaultTruncate, FaultRestore, FaultUpgrade:
+	case FaultTwin, FaultTruncate, FaultRestore, FaultUpgrade, FaultDiverge, FaultGrow, FaultDelete:
 	}
 	return f
 }

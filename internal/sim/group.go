@@ -52,6 +52,7 @@ type groupShell struct {
 	leaving []*grantView
 	loan    loan
 	starts  startQueue
+	topic   topicView
 
 	closing bool
 	// leaveAnswered is for the checker.
@@ -72,6 +73,8 @@ type grantView struct {
 	started bool
 	// revoking from RevokePartitions on, lost from LosePartitions on, released at last.
 	revoking, lost, released bool
+	// topicID is the topic's incarnation as the partition was told.
+	topicID kafka.TopicID
 }
 
 func newGroupShell(p *process) *groupShell {
@@ -80,7 +83,10 @@ func newGroupShell(p *process) *groupShell {
 		w: w, process: p, generation: kafka.NoGeneration, lostIn: kafka.NoGeneration, needs: map[uint64]need{}, parts: make([]*grantView, w.script.Partitions),
 	}
 	g.box = p.newBox(g)
-	g.memberAlarm.box, g.linkAlarm.box = g.box, g.box
+	g.memberAlarm.box, g.linkAlarm.box, g.topic.alarm.box = g.box, g.box, g.box
+	if !w.script.changing() {
+		g.topic.known = w.topic
+	}
 	seed := w.rng.Uint64()
 	member, err := rebalance.NewMember(rebalance.MemberConfig{
 		GroupID: "group", GroupInstanceID: p.instance, Topics: []string{topic}, Assignors: offers[p.offer],
@@ -112,6 +118,8 @@ func (g *groupShell) receive(m *message) {
 			g.feed(rebalance.Tick{})
 		case g.w.rang(&g.linkAlarm, a):
 			g.feedLink(rebalance.LinkTick{})
+		case g.w.rang(&g.topic.alarm, a):
+			g.refreshTopic()
 		}
 	case messageCallDone:
 		g.answered(m.payload.(*call))
@@ -123,13 +131,15 @@ func (g *groupShell) receive(m *message) {
 			g.feed(rebalance.Rejoin{Cause: "asked for"})
 		}
 	case messageHeartbeatAnswered:
-		g.told(m.err, kafka.Generation(m.gen))
-		g.feed(rebalance.HeartbeatAnswered{Generation: kafka.Generation(m.gen), Err: m.err})
+		fenced := g.told(m.err, kafka.Generation(m.gen))
+		g.feed(rebalance.HeartbeatAnswered{Generation: kafka.Generation(m.gen), Err: g.heard(m.err)})
+		g.w.check.fenced(g, fenced)
 	case messageSessionLapsed:
 		g.feed(rebalance.SessionExpired{Generation: kafka.Generation(m.gen)})
 	case messageMembershipDoubted:
-		g.told(m.err, kafka.Generation(m.gen))
-		g.feed(rebalance.CommitFenced{Generation: kafka.Generation(m.gen), Err: m.err})
+		fenced := g.told(m.err, kafka.Generation(m.gen))
+		g.feed(rebalance.CommitFenced{Generation: kafka.Generation(m.gen), Err: g.heard(m.err)})
+		g.w.check.fenced(g, fenced)
 	case messageLeaveAnswered:
 		g.leaveAnswered = m.err == nil // after a failure it is tried again
 		g.feed(rebalance.LeaveAnswered{Seq: m.seq, Err: m.err})
@@ -139,6 +149,10 @@ func (g *groupShell) receive(m *message) {
 		g.offsetsFetched(m)
 	case messagePartitionReleased:
 		g.partitionReleased(int(m.part), kafka.AssignmentEpoch(m.epoch))
+	case messageLeaderDoubted:
+		if g.view(int(m.part), kafka.AssignmentEpoch(m.epoch)) != nil {
+			g.refreshSoon()
+		}
 	case messageKeyReturned:
 		g.keyReturned(m.payload.(*capability.Key))
 	default:
@@ -146,12 +160,25 @@ func (g *groupShell) receive(m *message) {
 	}
 }
 
-// told notes for the checker that the coordinator does not know the member id any more.
-func (g *groupShell) told(err error, gen kafka.Generation) {
-	if gen == g.member.Generation() && gen != kafka.NoGeneration &&
-		(errors.Is(err, kafka.UnknownMemberID) || errors.Is(err, kafka.FencedInstanceID)) {
+// told notes for the checker that the coordinator does not know the member id any more, and reports whether another process
+// has taken the member's place.
+func (g *groupShell) told(err error, gen kafka.Generation) (fenced bool) {
+	if gen != g.member.Generation() || gen == kafka.NoGeneration {
+		return false
+	}
+	fenced = errors.Is(err, kafka.FencedInstanceID)
+	if fenced || errors.Is(err, kafka.UnknownMemberID) {
 		g.knownID = ""
 	}
+	return fenced
+}
+
+// heard is what the member is told of an error; for a mutant.
+func (g *groupShell) heard(err error) error {
+	if g.w.mutant == MutantFencedAgain && errors.Is(err, kafka.FencedInstanceID) {
+		return kafka.UnknownMemberID
+	}
+	return err
 }
 
 // answered takes the outcome of a call of the group's own.
@@ -161,7 +188,7 @@ func (g *groupShell) answered(c *call) {
 		g.found(c)
 		return
 	case apiMetadata:
-		g.feed(rebalance.TopicsKnown{Seq: c.seq, Partitions: g.w.topics(), Err: c.err})
+		g.metadataAnswered(c)
 		return
 	}
 	if c != g.joining {
@@ -171,14 +198,18 @@ func (g *groupShell) answered(c *call) {
 	g.doubtCoordinator(c.broker, c.err)
 	for range 1 + g.w.once() {
 		if c.api == apiJoin {
+			fenced := c.seq == g.asked && errors.Is(c.err, kafka.FencedInstanceID)
 			g.noteJoin(c)
-			g.feed(rebalance.JoinAnswered{Seq: c.seq, Response: c.joined, Err: c.err})
+			g.feed(rebalance.JoinAnswered{Seq: c.seq, Response: c.joined, Err: g.heard(c.err)})
+			g.w.check.fenced(g, fenced)
 		} else {
 			if c.seq == g.asked && (errors.Is(c.err, kafka.UnknownMemberID) || errors.Is(c.err, kafka.FencedInstanceID)) {
 				g.knownID = ""
 			}
 			g.entering = c.synced.Assignment
-			g.feed(rebalance.SyncAnswered{Seq: c.seq, Response: c.synced, Err: c.err})
+			fenced := c.seq == g.asked && errors.Is(c.err, kafka.FencedInstanceID)
+			g.feed(rebalance.SyncAnswered{Seq: c.seq, Response: c.synced, Err: g.heard(c.err)})
+			g.w.check.fenced(g, fenced)
 		}
 		if g.process.ended {
 			return

@@ -13,9 +13,15 @@ import (
 type startQueue struct {
 	waiting []int
 	id      uint64
+	// asked is how many partitions the question is about, fresh is true while it has no answer.
+	asked   int
+	fresh   bool
 	answers []int64
+	// anew: a commit is of a topic that was deleted.
+	anew bool
 	// texts are the metadata beside the answers.
 	texts []string
+	marks []commitMark
 }
 
 // assign starts the partitions granted and asks where they are to begin.
@@ -31,10 +37,17 @@ func (g *groupShell) assign(e rebalance.AssignPartitions) {
 		v := &grantView{part: part, epoch: grant.Epoch}
 		g.parts[part] = v
 		v.shell = newPartitionShell(g.process, grant)
+		if g.topic.known.count > 0 {
+			v.topicID = g.topic.known.id
+			v.shell.topicID = v.topicID
+		}
 		g.loan.want[part] = true
 		g.starts.waiting = append(g.starts.waiting, part)
 	}
 	g.settleLoan()
+	if len(e.Grants) > 0 {
+		g.starts.fresh = false // an answer that is still under way may be older than another owner's last commit
+	}
 	g.requestStarts()
 }
 
@@ -42,7 +55,16 @@ func (g *groupShell) requestStarts() {
 	if len(g.starts.waiting) == 0 {
 		return
 	}
+	known := g.topic.known.count
+	if slices.ContainsFunc(g.starts.waiting, func(part int) bool { return part >= known }) {
+		g.refreshSoon() // granted by a leader that knows more than we do
+	}
+	if !slices.ContainsFunc(g.starts.waiting, func(part int) bool { return part < known }) || g.starts.fresh && g.starts.asked == known {
+		return
+	}
 	g.starts.id++
+	g.starts.asked, g.starts.fresh, g.starts.anew = known, true, false
+	g.starts.marks = make([]commitMark, g.w.script.Partitions)
 	g.starts.texts = make([]string, g.w.script.Partitions)
 	g.starts.answers = slices.Repeat([]int64{notAnswered}, g.w.script.Partitions)
 	if g.w.script.Strategy == StrategyManual {
@@ -57,12 +79,18 @@ func (g *groupShell) offsetsFetched(m *message) {
 	if m.seq != g.starts.id {
 		return
 	}
-	offsets, answer := g.starts.answers, m.payload.(*call)
-	for part, offset := range answer.offsets {
-		if offset != notAnswered {
-			offsets[part], g.starts.texts[part] = offset, answer.texts[part]
+	g.starts.fresh = false
+	offsets, answer, anew := g.starts.answers, m.payload.(*call), false
+	for part, offset := range answer.offsets[:g.starts.asked] {
+		if offset == notAnswered {
+			continue
+		}
+		offsets[part], g.starts.texts[part], g.starts.marks[part] = offset, answer.texts[part], answer.marks[part]
+		if g.ofAnotherTopic(answer.texts[part]) {
+			offsets[part], g.starts.texts[part], anew = kafka.NoOffset, "", true
 		}
 	}
+	g.starts.anew = g.starts.anew || anew
 	committed := make(map[int32]rebalance.Committed, len(g.starts.waiting))
 	var waiting, open []int
 	for _, part := range g.starts.waiting {
@@ -71,13 +99,15 @@ func (g *groupShell) offsetsFetched(m *message) {
 			continue
 		}
 		waiting = append(waiting, part)
-		committed[int32(part)] = rebalance.Committed{Offset: offsets[part]}
+		committed[int32(part)] = rebalance.Committed{Offset: offsets[part], LeaderEpoch: g.starts.marks[part].leaderEpoch}
 	}
 	others := rebalance.GroupCommitsNone
 	switch {
+	case g.starts.anew: // the group was here before: everything in the topic is new to it
+		others = rebalance.GroupCommitsSome
 	case slices.ContainsFunc(offsets, func(o int64) bool { return o >= 0 }):
 		others = rebalance.GroupCommitsSome
-	case slices.Contains(offsets, notAnswered):
+	case slices.Contains(offsets[:g.starts.asked], notAnswered):
 		others = rebalance.GroupCommitsUnknown
 	}
 	decisions := rebalance.DecideStarts(0, topic, committed, others, rebalance.ResetEarliest)
@@ -92,13 +122,18 @@ func (g *groupShell) offsetsFetched(m *message) {
 		})
 		g.w.post(v.shell.box, message{
 			kind: messageStartDecided, epoch: uint64(v.epoch), offset: offsets[part],
-			payload: &startDecision{decision: decisions[int32(part)], committed: offsets[part], text: g.starts.texts[part]},
+			payload: &startDecision{decision: decisions[int32(part)], committed: offsets[part], text: g.starts.texts[part], anew: g.starts.anew, line: g.starts.marks[part].line},
 		})
 		if !v.started {
 			v.started = true
 			g.feed(rebalance.PartitionStarted{TopicPartition: tpOf(part), Epoch: v.epoch})
 		}
 	}
+}
+
+// doubtLeader has the group look at the topic: what a partition reads is not where it was.
+func (g *groupShell) doubtLeader(s *partitionShell) {
+	g.w.post(g.box, message{kind: messageLeaderDoubted, part: int32(s.part), epoch: uint64(s.epoch)})
 }
 
 func (g *groupShell) stopWaiting(part int) {

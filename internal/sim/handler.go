@@ -10,7 +10,9 @@ import (
 
 // delivery is actors/delivery.go: records handed to a handler at once.
 type delivery struct {
-	shell   *partitionShell
+	shell *partitionShell
+	// truth is that of the run of positions that the records belong to.
+	truth   *truth
 	records []kafka.Record
 	// attempt is 1 for the first time.
 	attempt int
@@ -106,7 +108,7 @@ func (s *partitionShell) deliverNext() {
 		return
 	}
 	s.again = nil
-	d := &delivery{shell: s, records: records, attempt: attempt, open: len(records)}
+	d := &delivery{shell: s, truth: s.truth, records: records, attempt: attempt, open: len(records)}
 	if s.w.script.AnyOrder {
 		d.acked = make([]bool, len(records))
 	}
@@ -341,6 +343,7 @@ func (s *partitionShell) ended() {
 	d := s.delivery
 	s.delivery = nil
 	d.ended = true
+	s.rewindNow()
 	s.feed(rebalance.DeliveryEnded{})
 	s.pausedNow()
 }

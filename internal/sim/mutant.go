@@ -107,6 +107,26 @@ const (
 	MutantStaleClaim
 	// MutantKeptRevoked has a cooperative member give up everything in each rebalance, as an eager one does (KEPT).
 	MutantKeptRevoked
+	// MutantFencedAgain joins anew when another process has taken the place of a static member (STATIC).
+	MutantFencedAgain
+	// MutantGrowthUnseen does not tell the group leader that the topic has changed (PROGRESS).
+	MutantGrowthUnseen
+	// MutantTopicIDIgnored takes a topic that was made anew for the one before (LOG, G1).
+	MutantTopicIDIgnored
+	// MutantWindowKept keeps what was delivered above the point where the log has lost its end (LOG, G1).
+	MutantWindowKept
+	// MutantCommitOverCut offers what was finished above that point, while a handler is still inside (LOG).
+	MutantCommitOverCut
+	// MutantCommitEpochIgnored starts at a committed offset without a look at its leader epoch (LOG, G1).
+	MutantCommitEpochIgnored
+	// MutantFailedForgotten forgets what has failed below the point where the log has lost its end (G1, G3).
+	MutantFailedForgotten
+	// MutantUnprovenCommits commits where it starts as soon as a commit of another incarnation of the topic was read (G4).
+	MutantUnprovenCommits
+	// MutantFencedSent sends a round that waited while the topic of one of its partitions was made anew (G4).
+	MutantFencedSent
+	// MutantWakeTrusted takes waking up for a sign of life (WOKEN).
+	MutantWakeTrusted
 	mutantEnd
 )
 
@@ -160,6 +180,16 @@ var mutantNames = [...]struct{ name, breaks string }{
 	MutantJoinWhileRevoking:   {"join-while-revoking", "G5"},
 	MutantStaleClaim:          {"stale-claim-after-loss", "CLAIM"},
 	MutantKeptRevoked:         {"kept-revoked", "KEPT"},
+	MutantFencedAgain:         {"fenced-joins-again", "STATIC"},
+	MutantGrowthUnseen:        {"growth-unseen", "PROGRESS"},
+	MutantTopicIDIgnored:      {"topic-id-ignored", "LOG G1"},
+	MutantWindowKept:          {"window-kept-over-truncation", "LOG G1"},
+	MutantCommitOverCut:       {"commit-over-truncation", "LOG"},
+	MutantCommitEpochIgnored:  {"commit-epoch-ignored", "LOG G1"},
+	MutantFailedForgotten:     {"failed-forgotten-over-truncation", "G1 G3"},
+	MutantUnprovenCommits:     {"unproven-commits", "G4"},
+	MutantFencedSent:          {"fenced-round-sent", "G4"},
+	MutantWakeTrusted:         {"frozen-process-acts", "WOKEN"},
 }
 
 // String returns the mutant's name.

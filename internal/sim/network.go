@@ -64,19 +64,28 @@ type call struct {
 	part             int
 	epoch            kafka.AssignmentEpoch
 	offset           int64
-	sentAt           time.Time
+	topicID          kafka.TopicID
+	lastEpoch        int32
+	// proves is true of a fetch that does not wait at the end: its answer shows that the topic's id is the present one.
+	proves bool
+	sentAt time.Time
 
 	// What is answered.
-	err      error
-	joined   rebalance.JoinResponse
-	synced   rebalance.SyncResponse
-	results  map[kafka.TopicPartition]error
-	offsets  []int64
-	texts    []string
-	records  []kafka.Record
-	next     int64
-	found    int
-	executed bool
+	err     error
+	joined  rebalance.JoinResponse
+	synced  rebalance.SyncResponse
+	results map[kafka.TopicPartition]error
+	offsets []int64
+	texts   []string
+	marks   []commitMark
+	topic   topicState
+	line    *partitionLog
+	// diverging is where the log and what the client has read part, nil when they do not.
+	diverging *epochEnd
+	records   []kafka.Record
+	next      int64
+	found     int
+	executed  bool
 }
 
 // weather is what the network does to one slot's requests.
@@ -145,11 +154,16 @@ func (w *World) arrive(c *call) {
 		c.found = w.coordinator.announced
 		w.reply(c)
 	case apiMetadata:
+		c.topic = w.seenTopic()
 		w.reply(c)
 	case apiFetch:
 		w.fetch(c)
-	case apiListOffsets:
-		c.offset = w.logs[c.part].start
+	case apiListOffsets: // by name: it is the present topic that answers
+		l := w.logs[c.part]
+		if c.part >= w.topic.count {
+			c.err = kafka.UnknownTopicOrPartition
+		}
+		c.offset, c.line, c.lastEpoch = l.start, l, l.epochAt(l.start)
 		w.reply(c)
 	case apiJoin, apiSync, apiHeartbeat, apiLeave, apiCommit, apiOffsetFetch:
 	}

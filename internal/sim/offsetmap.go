@@ -14,6 +14,10 @@ type startDecision struct {
 	decision  rebalance.StartDecision
 	committed int64
 	text      string
+	// anew: some commit on the topic is of another incarnation.
+	anew bool
+	// line is the log that the commit belongs to, for the checker.
+	line *partitionLog
 }
 
 // mapSide is the partition's side of the offset map, as in actors/partition_commit.go.
@@ -29,7 +33,9 @@ type mapSide struct {
 }
 
 // marks reports whether commits carry metadata.
-func (s *Script) marks() bool { return s.OffsetMap || s.MetadataLimit > 0 }
+func (s *Script) marks() bool {
+	return s.OffsetMap || s.MetadataLimit > 0 || s.changing() || s.diverging()
+}
 
 // metadata is what goes along with a committed offset.
 func (s *partitionShell) metadata(offset int64) string {
@@ -39,18 +45,18 @@ func (s *partitionShell) metadata(offset int64) string {
 	if offset == s.startedAt && s.tracker.FinishedBeyond() == 0 && !s.before.Empty() {
 		return s.startedWith
 	}
-	m := commit.Metadata{TopicID: topicID}
-	if s.w.script.OffsetMap {
+	m := commit.Metadata{TopicID: s.topicID}
+	if s.w.script.OffsetMap && s.rewind == nil {
 		m.Map = s.tracker.Map()
 	}
 	text, _ := m.Encode(offset, commit.DefaultMetadataLimit)
 	return text
 }
 
-// adoptMap takes over what the commit's metadata says of finished records.
-func (s *partitionShell) adoptMap(d *startDecision) {
-	if d.text == "" || d.committed < 0 || !s.w.script.OffsetMap {
-		return
+// adoptMap takes over what the commit's metadata says of finished records, and reports whether the commit is one of ours.
+func (s *partitionShell) adoptMap(d *startDecision) (ours bool) {
+	if d.text == "" || d.committed < 0 {
+		return false
 	}
 	at := d.committed
 	if s.w.mutant == MutantMapUnchecked {
@@ -60,9 +66,12 @@ func (s *partitionShell) adoptMap(d *startDecision) {
 	parsed, err := commit.ParseMetadata(d.text, at)
 	if err != nil || parsed.Foreign {
 		s.w.stats.Ignored++
-		return
+		return !parsed.TopicID.IsZero()
 	}
-	s.before, s.startedAt, s.startedWith = parsed.Map, d.committed, d.text
+	if s.w.script.OffsetMap {
+		s.before, s.startedAt, s.startedWith = parsed.Map, d.committed, d.text
+	}
+	return !parsed.TopicID.IsZero()
 }
 
 // takeFresh takes new records to deliver, without those that the offset map says are finished.

@@ -20,6 +20,7 @@ func (s *partitionShell) startEngine() {
 		return
 	}
 	s.engine = newEngine(s)
+	s.retries = nil
 	if s.paused {
 		s.engine.pause()
 	}
@@ -42,7 +43,7 @@ func (s *partitionShell) endEngine() {
 // fillEngine gives the engine what it has room for.
 func (s *partitionShell) fillEngine() {
 	e := s.engine
-	if !s.process.session.enter(s.box) {
+	if s.rewind != nil || !s.process.session.enter(s.box) {
 		return
 	}
 	if !s.gated {
@@ -97,6 +98,7 @@ func (s *partitionShell) engineSignaled(e *engine) {
 		s.w.timeline.push(s.w.at+int64(signalSpacing), eventPost, 0, e)
 	} else {
 		e.rearm()
+		s.rewindNow()
 	}
 	s.pump()
 	s.pausedNow()

@@ -30,6 +30,11 @@ const maxChunks = 2
 type chunk struct {
 	records []kafka.Record
 	next    int64
+	// epoch is the leader epoch of the last batch.
+	epoch int32
+	// from is where it was asked for, line the log that it came from; for the checker.
+	from int64
+	line *partitionLog
 }
 
 // partitionShell is actors/partition*.go: one partition under one assignment epoch.
@@ -82,6 +87,7 @@ type partitionShell struct {
 	waiters []*pauseWaiter
 	mapSide
 	actorSide
+	positionSide
 
 	// drainUntil is the earliest end of a drain asked for, finalTarget what the final commit was to reach; for the checker.
 	drainUntil, finalTarget int64
@@ -101,7 +107,8 @@ func newPartitionShell(p *process, grant rebalance.Grant) *partitionShell {
 		w: p.w, process: p, part: int(grant.TopicPartition.Partition), epoch: grant.Epoch, machine: rebalance.NewPartition(grant),
 		window: window, offered: kafka.NoOffset, fetchFrom: kafka.NoOffset, up: true,
 	}
-	s.startedAt = kafka.NoOffset
+	s.finalTarget = kafka.NoOffset
+	s.startedAt, s.lastEpoch = kafka.NoOffset, kafka.NoLeaderEpoch
 	s.paused = p.pauses.paused[s.part]
 	s.box = p.newBox(s)
 	s.alarm.box, s.intake.box, s.backoff.box = s.box, s.box, s.box
@@ -128,6 +135,8 @@ func (s *partitionShell) receive(m *message) {
 		}
 	case messageStartDecided:
 		s.startDecided(m)
+	case messageLeaderKnown:
+		s.leaderKnown(m.payload.(kafka.TopicID))
 	case messageCallDone:
 		s.called(m.payload.(*call))
 	case messageAck:
@@ -223,9 +232,14 @@ func (s *partitionShell) startDecided(m *message) {
 		return
 	}
 	decided := m.payload.(*startDecision)
+	s.line, s.unproven = decided.line, decided.anew && s.w.mutant != MutantUnprovenCommits
 	switch d := decided.decision.(type) {
 	case rebalance.StartAt:
-		s.adoptMap(decided)
+		ours := s.adoptMap(decided)
+		// Epoch 0 is also what clients write that do not know the epoch.
+		if (d.LeaderEpoch > 0 || d.LeaderEpoch == 0 && ours) && s.w.mutant != MutantCommitEpochIgnored {
+			s.lastEpoch = d.LeaderEpoch
+		}
 		offset := d.Offset
 		if kept := s.process.positions[s.part]; s.w.mutant == MutantKeepPosition && kept != kafka.NoOffset {
 			offset = kept
@@ -242,6 +256,7 @@ func (s *partitionShell) startDecided(m *message) {
 
 func (s *partitionShell) startFlow(offset int64) {
 	s.tracker = commit.NewTracker(offset)
+	s.tracker.StartEpoch(s.lastEpoch)
 	s.truth = s.w.check.startFlow(s, offset)
 	s.restart(offset)
 	s.startEngine()
@@ -282,12 +297,17 @@ func (s *partitionShell) lose() {
 }
 
 func (s *partitionShell) requestFinalCommit(deadline int64) {
-	if s.tracker != nil {
+	if s.tracker != nil && !s.orphaned {
 		s.collect()
-		s.offer()
-		s.finalTarget = s.tracker.Committable()
+		if s.offer(); !s.unproven {
+			s.finalTarget = s.tracker.Committable()
+		}
 	}
 	lazy := s.w.script.Strategy == StrategyDemand || s.w.script.Strategy == StrategyRecords
+	if s.orphaned {
+		s.feed(rebalance.FinalCommitAnswered{Err: errTopicRecreated})
+		return
+	}
 	if s.w.mutant == MutantNoFinalCommit || s.w.mutant == MutantFlushAsksStrategy && lazy {
 		s.feed(rebalance.FinalCommitAnswered{})
 		return
@@ -358,10 +378,13 @@ func (s *partitionShell) collect() {
 
 // offer tells the committer that the contiguous point moved.
 func (s *partitionShell) offer() {
-	if !s.machine.CanCommit() && s.w.mutant != MutantOfferAfterRelease {
+	if s.orphaned || s.unproven || !s.machine.CanCommit() && s.w.mutant != MutantOfferAfterRelease {
 		return
 	}
 	offset := s.tracker.Committable()
+	if s.rewind != nil && s.w.mutant != MutantCommitOverCut {
+		offset = min(offset, *s.rewind) // what lies above is gone from the log, however finished it is
+	}
 	if s.w.mutant == MutantCommitPosition {
 		offset = s.tracker.Position()
 	}
@@ -377,9 +400,10 @@ func (s *partitionShell) offer() {
 	if offset == s.offered && beyond == s.offeredBeyond {
 		return
 	}
+	s.w.check.offers(s, offset)
 	s.offered, s.offeredBeyond = offset, beyond
 	s.w.post(s.process.committer.box, message{kind: messageOffered, payload: &commit.Offset{
-		TopicPartition: tpOf(s.part), Epoch: s.epoch, Offset: offset, LeaderEpoch: s.tracker.CommittableEpoch(),
+		TopicPartition: tpOf(s.part), Epoch: s.epoch, PositionEpoch: s.positionEpoch, Offset: offset, LeaderEpoch: s.tracker.CommittableEpoch(),
 		Finished: s.finished, Metadata: s.metadata(offset),
 	}})
 }

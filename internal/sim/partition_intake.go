@@ -7,25 +7,41 @@ import (
 
 // want asks for more records when there is room for them.
 func (s *partitionShell) want() {
-	if !s.machine.CanDeliver() || s.wanting != nil || s.intake.set || s.reset || s.chunks >= maxChunks {
+	if !s.machine.CanDeliver() || s.wanting != nil || s.intake.set || s.reset || s.rewind != nil || s.chunks >= maxChunks || !s.routed() {
 		return
 	}
-	s.wanting = &call{api: apiFetch, process: s.process, box: s.box, part: s.part, epoch: s.epoch, offset: s.fetchFrom}
+	s.wanting = &call{
+		api: apiFetch, process: s.process, box: s.box, part: s.part, epoch: s.epoch, offset: s.fetchFrom, topicID: s.topicID,
+		lastEpoch: s.lastEpoch, proves: s.unproven,
+	}
 	s.w.send(s.wanting, s.w.script.Request)
 }
+
+// proven lets offsets be committed: a fetch has shown that the topic's id is the present one.
+func (s *partitionShell) proven() {
+	if s.unproven {
+		s.unproven = false
+		s.offer()
+	}
+}
+
+// routed reports whether it is known where to read.
+func (s *partitionShell) routed() bool { return !s.orphaned && s.topicID != kafka.TopicID{} }
 
 // called takes the outcome of a fetch or of a look-up.
 func (s *partitionShell) called(c *call) {
 	if c.api == apiListOffsets {
-		if !s.reset {
+		if !s.reset || s.orphaned || s.machine.State() >= rebalance.PartitionRevoking {
 			return
 		}
 		if c.err != nil {
+			s.process.group.doubtLeader(s)
 			s.retryIntake()
 			return
 		}
 		s.reset, s.failures = false, 0
-		s.reposition(c.offset)
+		s.lastEpoch = c.lastEpoch
+		s.reposition(c.offset, c.line)
 		return
 	}
 	if c != s.wanting {
@@ -34,22 +50,32 @@ func (s *partitionShell) called(c *call) {
 	s.wanting = nil
 	switch {
 	case !s.machine.CanDeliver():
+	case c.err == nil && c.diverging != nil:
+		s.proven()
+		s.truncated(c)
+	case c.err == nil && c.next == c.offset:
+		s.proven()
+		s.pump()
 	case c.err == nil:
 		s.failures = 0
-		s.surplus.Push(chunk{records: c.records, next: c.next}, len(c.records))
+		s.surplus.Push(chunk{records: c.records, next: c.next, epoch: c.lastEpoch, from: c.offset, line: c.line}, len(c.records))
 		s.chunks++
-		s.fetchFrom = c.next
+		s.fetchFrom, s.lastEpoch = c.next, c.lastEpoch
+		s.proven()
 		s.pump()
 	case c.err == kafka.OffsetOutOfRange:
 		s.reset = true
 		s.lookUp()
 	default:
+		s.process.group.doubtLeader(s)
 		s.retryIntake()
 	}
 }
 
 func (s *partitionShell) lookUp() {
-	s.w.send(&call{api: apiListOffsets, process: s.process, box: s.box, part: s.part}, s.w.script.Request)
+	if s.routed() {
+		s.w.send(&call{api: apiListOffsets, process: s.process, box: s.box, part: s.part}, s.w.script.Request)
+	}
 }
 
 func (s *partitionShell) retryIntake() {
@@ -65,26 +91,13 @@ func (s *partitionShell) intakeRetry() {
 	s.pump()
 }
 
-// reposition goes on at another offset than expected.
-func (s *partitionShell) reposition(offset int64) {
-	switch s.machine.State() {
-	case rebalance.PartitionAssigning:
-		s.feed(rebalance.PositionKnown{Offset: offset})
-		return
-	case rebalance.PartitionAssigned:
-	case rebalance.PartitionRevoking, rebalance.PartitionRevoked:
-		return
+// passOver moves the position over what the log has lost at its start, once everything that was fetched before is delivered.
+func (s *partitionShell) passOver() {
+	if s.rewind == nil && s.fetchFrom > s.tracker.Position() {
+		s.w.check.skipped(s, s.fetchFrom, s.line)
+		s.tracker.AdvanceIn(s.fetchFrom, s.lastEpoch)
+		s.offer()
 	}
-	s.surplus.Drop()
-	s.chunks = 0
-	if offset < s.tracker.Position() {
-		offset = s.tracker.Position() // the log did not shrink; records in transit end by their acknowledgment
-	}
-	s.tracker.DropBelow(offset)
-	s.w.check.skipped(s, offset)
-	s.restart(offset)
-	s.offer()
-	s.pump()
 }
 
 // take returns up to limit records to deliver.
@@ -93,19 +106,21 @@ func (s *partitionShell) take(limit int) []kafka.Record {
 		records, _, _ := s.surplus.Take(limit)
 		if len(records) > 0 {
 			s.w.check.machine(s.tracker.Deliver(records))
-			s.tracker.Advance(s.surplus.Position())
+			s.tracker.AdvanceIn(s.surplus.Position(), records[len(records)-1].LeaderEpoch)
 			s.offer()
 			return records
 		}
 		c, ok := s.surplus.Front()
 		if !ok {
+			s.passOver()
 			return nil
 		}
+		s.w.check.taken(s, &c)
 		s.w.check.machine(s.surplus.Decoded(c.records, c.next, len(c.records), len(c.records), nil))
 		s.surplus.Finish()
 		s.chunks--
 		if len(c.records) == 0 {
-			s.tracker.Advance(s.surplus.Position())
+			s.tracker.AdvanceIn(s.surplus.Position(), c.epoch)
 			s.offer()
 		}
 	}

@@ -75,6 +75,9 @@ func (w *World) start(slot int) *process {
 	p.userSoon(userCommits)
 	p.userSoon(userPauses)
 	p.group.feedLink(rebalance.LinkStart{})
+	if w.script.changing() {
+		p.group.refreshTopic()
+	}
 	p.group.feed(rebalance.Start{})
 	return p
 }
@@ -117,6 +120,9 @@ func (p *process) thaw() {
 	}
 	p.frozen = false
 	p.wokeAt = p.w.at
+	if p.w.mutant == MutantWakeTrusted {
+		p.session.until = p.w.at + int64(p.w.script.Session)
+	}
 	for _, b := range p.boxes {
 		p.w.wake(b)
 	}

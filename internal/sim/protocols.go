@@ -240,7 +240,7 @@ func (w *World) unowned() string {
 			}
 		}
 	}
-	for part, n := range owners {
+	for part, n := range owners[:w.topic.count] {
 		switch {
 		case n == 0:
 			fmt.Fprintf(&b, "; %s has no owner", tpOf(part))

@@ -77,6 +77,53 @@ func provokeChanges(s *Script) {
 		}
 	case MutantCommitsNotHeld, MutantJoinWhileRevoking, MutantStaleClaim, MutantKeptRevoked:
 		s.Protocols, s.Members = ProtocolCooperative, max(s.Members, 2)
+	case MutantFencedAgain:
+		// Somebody starts a second process with the same instance id.
+		s.Static = true
+		s.Faults = []Fault{{At: s.Horizon / 3, Kind: FaultTwin}, {At: s.Horizon * 2 / 3, Kind: FaultTwin}}
+	case MutantGrowthUnseen:
+		s.Static, s.Partitions, s.FirstPartitions, s.MetadataAge = false, max(s.Partitions, 2), 1, time.Second
+		s.Faults = []Fault{{At: s.Horizon * 4 / 5, Kind: FaultGrow, Amount: 4}}
+	case MutantTopicIDIgnored, MutantUnprovenCommits:
+		// The topic is made anew at once, while a rebalance is under way.
+		s.Static, s.Strategy, s.MetadataLimit, s.MetadataAge, s.Records = false, StrategyOpportunistic, 0, 8*time.Second, 80
+		s.Members, s.Faults = max(s.Members, 2), nil
+		for at := 5 * time.Second; at < s.Horizon*9/10; at += 12 * time.Second {
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultDelete, For: 10 * time.Millisecond})
+			for after := time.Second; s.Mutant == MutantUnprovenCommits && after < 9*time.Second; after += 2 * time.Second {
+				s.Faults = append(s.Faults, Fault{At: at + after, Kind: FaultClose, Member: int(after/time.Second) % s.Members, For: time.Second})
+			}
+		}
+	case MutantFencedSent:
+		// The topic is made anew, and that is noticed, while the coordinator is not known.
+		s.Static, s.Strategy, s.MetadataLimit, s.MetadataAge, s.Records = false, StrategyOpportunistic, 0, 500*time.Millisecond, 80
+		s.Work, s.Faults = 100*time.Millisecond, nil
+		for at := 5 * time.Second; at < s.Horizon*9/10; at += 8 * time.Second {
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultMove, For: 2 * time.Second},
+				Fault{At: at + 200*time.Millisecond, Kind: FaultDelete, For: 10 * time.Millisecond})
+		}
+	case MutantWindowKept, MutantCommitOverCut, MutantCommitEpochIgnored, MutantFailedForgotten:
+		// Logs lose their end while handlers are slow, fail, or are started anew.
+		s.Strategy, s.MetadataLimit, s.Records, s.MaxInTransit, s.Members = StrategyOpportunistic, 0, 80, max(s.MaxInTransit, 20), min(s.Members, 2)
+		s.Faults = nil
+		for at := 4 * time.Second; at < s.Horizon*9/10; at += 3 * time.Second {
+			for part := range s.Partitions {
+				s.Faults = append(s.Faults, Fault{At: at, Kind: FaultDiverge, Member: part, Amount: 3 + int(s.Seed)%8})
+			}
+			if s.Mutant == MutantCommitEpochIgnored {
+				s.Faults = append(s.Faults, Fault{At: at - 200*time.Millisecond, Kind: FaultCrash, For: 2 * time.Second})
+			}
+		}
+		if s.Mutant == MutantFailedForgotten {
+			s.FailPercent = 30
+		}
+	case MutantWakeTrusted:
+		// Freezes longer than a session while records are at hand.
+		s.Members, s.Static, s.StallPermyriad, s.Records = min(s.Members, 2), false, 0, 80
+		s.Faults = nil
+		for at := 4 * time.Second; at < s.Horizon; at += s.Session + 9*time.Second {
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultFreeze, For: s.Session + 5*time.Second})
+		}
 	}
 }
 

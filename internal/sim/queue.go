@@ -23,6 +23,7 @@ const (
 	eventPost                        // a message with a delay
 	eventRestartSlot                 // a process starts in a slot
 	eventUser                        // a user of a process acts
+	eventForget                      // the coordinator forgets the offsets of a topic that is gone
 
 	// Messages to actors.
 	messageRing // an alarm of the actor is due
@@ -67,6 +68,8 @@ const (
 	messageActorFailed
 	messagePauseChanged
 	messageCommitWanted
+	messageLeaderKnown
+	messageLeaderDoubted
 )
 
 // message is one message between actors. Which fields are used depends on the kind.

@@ -60,6 +60,10 @@ type Script struct {
 	CommitEvery, PauseEvery, PauseFor time.Duration
 	// Protocols is what members offer as assignors.
 	Protocols ProtocolKind
+	// FirstPartitions is how many of the Partitions the topic has at first, 0 for all of them. MetadataAge is how long members go
+	// without a look at the topic; 0 is for ever, and only for a topic that does not change.
+	FirstPartitions int
+	MetadataAge     time.Duration
 	// Strict makes violations of what is only counted otherwise: what a process that woke cannot know yet (see Stats).
 	Strict bool
 	// Horizon is when faults stop; Faults end at the latest then.
@@ -107,6 +111,13 @@ const (
 	// FaultRestore is a disaster, after which the commit of partition Member comes from a copy: Amount records lower with the
 	// same metadata, or where Amount is 0 with metadata of somebody else, and below 0 damaged.
 	FaultRestore FaultKind = "restore"
+	// FaultDiverge takes the last Amount records off the log of partition Member, committed or not: a new leader has never had
+	// them, and goes on under a higher epoch. Everybody is left running.
+	FaultDiverge FaultKind = "diverge"
+	// FaultGrow adds Amount partitions to the topic.
+	FaultGrow FaultKind = "grow"
+	// FaultDelete deletes the topic, which is made anew For later; with Amount 1 it is gone for good.
+	FaultDelete FaultKind = "delete"
 	// FaultTwin starts a second process with the instance id of a slot's first, which is left running.
 	FaultTwin FaultKind = "twin"
 )
@@ -170,6 +181,8 @@ func (s *Script) fields() []field {
 		{"pause-every", &s.PauseEvery},
 		{"pause-for", &s.PauseFor},
 		{"protocols", choice{(*uint8)(&s.Protocols), protocolNames[:]}},
+		{"first-partitions", &s.FirstPartitions},
+		{"metadata-age", &s.MetadataAge},
 		{"strict", &s.Strict},
 		{"horizon", &s.Horizon},
 	}

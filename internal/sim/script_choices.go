@@ -53,5 +53,5 @@ func (s *Script) lazy() bool { return s.Strategy == StrategyRecords || s.Strateg
 
 // ofPartition reports whether the fault's Member is a partition.
 func (k FaultKind) ofPartition() bool {
-	return k == FaultRetain || k == FaultTruncate || k == FaultRestore
+	return k == FaultRetain || k == FaultTruncate || k == FaultRestore || k == FaultDiverge
 }

@@ -18,8 +18,8 @@ func (w *World) settled() bool {
 	if w.coordinator.phase != groupStable || w.coordinator.loadingUntil > w.at {
 		return false
 	}
-	for part, l := range w.logs {
-		if w.check.floor[part] < len(l.records) || len(l.records) < w.script.Records || !w.committedEnough(part) {
+	for part, l := range w.logs[:w.topic.count] {
+		if l.floor < len(l.records) || len(l.records) < w.script.Records || !w.committedEnough(part) {
 			return false
 		}
 	}
@@ -39,7 +39,7 @@ func (w *World) settled() bool {
 func (w *World) committedEnough(part int) bool {
 	switch w.script.Strategy {
 	case StrategyManual:
-		return w.coordinator.committed[part] == kafka.NoOffset
+		return w.committedOf(part) == kafka.NoOffset
 	case StrategyDemand, StrategyRecords:
 		// Its owner has all of it finished, and commits it on closing.
 		return slices.ContainsFunc(w.slots, func(p *process) bool {
@@ -48,13 +48,13 @@ func (w *World) committedEnough(part int) bool {
 		})
 	case StrategyOpportunistic, StrategyEvery:
 	}
-	return w.coordinator.committed[part] == w.logs[part].end
+	return w.committedOf(part) == w.logs[part].end
 }
 
 // closed reports whether every consumer has closed and everything is committed.
 func (w *World) closed() bool {
-	for part, l := range w.logs {
-		if w.coordinator.committed[part] != l.end {
+	for part, l := range w.logs[:w.topic.count] {
+		if w.committedOf(part) != l.end {
 			return false
 		}
 	}
@@ -66,8 +66,8 @@ func (w *World) unsettled() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "not settled: phase %d, generation %d, %d of %d members", w.coordinator.phase, w.coordinator.generation,
 		len(w.coordinator.members), len(w.slots))
-	for part, l := range w.logs {
-		fmt.Fprintf(&b, "; %s: %d of %d handled, committed %d of %d", tpOf(part), w.check.floor[part], len(l.records),
+	for part, l := range w.logs[:w.topic.count] {
+		fmt.Fprintf(&b, "; %s: %d of %d handled, committed %d of %d", tpOf(part), l.floor, len(l.records),
 			w.coordinator.committed[part], l.end)
 	}
 	b.WriteString(w.unowned())

@@ -69,7 +69,17 @@ var reductions = []func(*Script){
 	func(s *Script) { s.AnyOrder = false },
 	func(s *Script) { s.Static = false },
 	func(s *Script) { s.Protocols = ProtocolRange },
-	func(s *Script) { s.Protocols = ProtocolCooperative },
+	func(s *Script) {
+		if s.Protocols > ProtocolCooperative {
+			s.Protocols = ProtocolCooperative
+		}
+	},
+	func(s *Script) { s.FirstPartitions = 0 },
+	func(s *Script) {
+		if !slices.ContainsFunc(s.Faults, func(f Fault) bool { return f.Kind == FaultGrow || f.Kind == FaultDelete }) {
+			s.MetadataAge = 0
+		}
+	},
 	func(s *Script) { s.CommitEvery = 0 },
 	func(s *Script) { s.PauseEvery = 0 },
 	func(s *Script) { s.OffsetMap = false },

@@ -32,9 +32,12 @@ type hookAnswer struct {
 
 func (w *World) hookAnswers(h *hookAnswer) {
 	c := &call{offsets: make([]int64, w.script.Partitions), texts: make([]string, w.script.Partitions)}
+	c.marks = make([]commitMark, w.script.Partitions)
 	for part := range c.offsets {
-		if c.offsets[part] = kafka.NoOffset; w.check.floor[part] > 0 {
-			c.offsets[part] = w.check.limit(part, w.check.floor[part])
+		l := w.logs[part]
+		c.marks[part] = commitMark{leaderEpoch: kafka.NoLeaderEpoch, line: l}
+		if c.offsets[part] = kafka.NoOffset; l.floor > 0 {
+			c.offsets[part] = l.limit(l.floor)
 		}
 	}
 	w.post(h.group.box, message{kind: messageOffsetsFetched, seq: h.id, payload: c})
@@ -42,13 +45,17 @@ func (w *World) hookAnswers(h *hookAnswer) {
 
 // commitWanted is Consumer.Commit at one partition: what is finished now is committed, whatever the strategy says.
 func (s *partitionShell) commitWanted(deadline int64) {
-	if s.tracker == nil || !s.machine.CanCommit() {
+	if s.tracker == nil || s.orphaned || !s.machine.CanCommit() {
 		return
 	}
 	s.collect()
 	s.offer()
 	s.flushID++
-	s.demands = append(s.demands, demand{id: s.flushID, target: s.tracker.Committable()})
+	d := demand{id: s.flushID, target: s.tracker.Committable(), run: s.positionEpoch}
+	if s.unproven {
+		d.target = kafka.NoOffset // there is nothing to commit yet
+	}
+	s.demands = append(s.demands, d)
 	s.w.post(s.process.committer.box, message{
 		kind: messageFlushWanted, seq: s.flushID, part: int32(s.part), epoch: uint64(s.epoch), at: deadline, payload: s,
 	})
@@ -58,4 +65,5 @@ func (s *partitionShell) commitWanted(deadline int64) {
 type demand struct {
 	id     uint64
 	target int64
+	run    uint32
 }

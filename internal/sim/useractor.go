@@ -16,7 +16,7 @@ func (e *engine) hand() *delivery {
 	if len(claims) == 0 {
 		return nil
 	}
-	return &delivery{shell: e.shell, engine: e, claims: claims, open: len(claims), acked: make([]bool, len(claims))}
+	return &delivery{shell: e.shell, truth: e.truth, engine: e, claims: claims, open: len(claims), acked: make([]bool, len(claims))}
 }
 
 // handOut gives the user's actor deliveries, as many as the workers allow.

@@ -170,7 +170,7 @@ func (p *handlerPool) acknowledges(h *handle) {
 
 // again is a mutant: a record that failed is tried again at once, whatever else of its lane is out.
 func (p *handlerPool) again(h *handle) {
-	d := &delivery{shell: h.engine.shell, engine: h.engine, claims: []buffer.Claimed{{Seq: h.seq, Record: h.record, Attempt: 2}}}
+	d := &delivery{shell: h.engine.shell, truth: h.engine.truth, engine: h.engine, claims: []buffer.Claimed{{Seq: h.seq, Record: h.record, Attempt: 2}}}
 	p.w.check.recordStarted(d, 0)
 	p.acknowledgeLater(&handle{engine: h.engine, claim: d, seq: h.seq, record: h.record})
 }

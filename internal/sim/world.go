@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-
-	"github.com/troupego/troupe/rebalance"
 )
 
 // Violation is a guarantee that did not hold.
@@ -46,6 +44,9 @@ type Stats struct {
 	// Kept counts records that were begun while their member had a JoinGroup or SyncGroup under way, Inconsistent the JoinGroups
 	// refused with INCONSISTENT_GROUP_PROTOCOL, Returned the static members that came back without a rebalance.
 	Kept, Inconsistent, Returned int
+	// Truncated counts fetches that told of a log that has lost its end, Recreated how often the topic was made anew, Stray the
+	// offsets that were stored for what is gone by then.
+	Truncated, Recreated, Stray int
 }
 
 // Add adds another run's figures.
@@ -77,6 +78,9 @@ func (s *Stats) Add(o Stats) {
 	s.Kept += o.Kept
 	s.Inconsistent += o.Inconsistent
 	s.Returned += o.Returned
+	s.Truncated += o.Truncated
+	s.Recreated += o.Recreated
+	s.Stray += o.Stray
 }
 
 // World is one run of a script.
@@ -103,10 +107,15 @@ type World struct {
 	nextProcess int
 	coordinator *coordinator
 	logs        []*partitionLog
-	weather     []weather
-	active      []Fault
-	duplicate   int
-	faulty      bool
+	// topic is the topic, topicBefore what it was before it last changed, deleted what it was when it was deleted last, forever
+	// says that it was deleted for good.
+	topic, topicBefore, deleted topicState
+	topicChanged                int64
+	forever                     bool
+	weather                     []weather
+	active                      []Fault
+	duplicate                   int
+	faulty                      bool
 	// closing is true once everything is handled and the consumers close, so that what waits for it is committed.
 	closing bool
 	// disturbedUntil is when the last fault ends that may cost somebody the membership.
@@ -129,21 +138,32 @@ type Result struct {
 // Run runs a script to its end.
 func Run(script Script) Result {
 	w := newWorld(script)
-	w.run()
+	w.runGuarded()
 	w.stats.Histories, w.stats.Steps, w.stats.Virtual, w.stats.Processes = 1, w.steps, time.Duration(w.at), w.nextProcess
 	return Result{Violation: w.violation, Stats: w.stats}
+}
+
+// runGuarded is run. What has been violated may make nonsense of the rest of its step, which is no violation of its own.
+func (w *World) runGuarded() {
+	defer func() {
+		if w.violation != nil {
+			_ = recover()
+		}
+	}()
+	w.run()
 }
 
 func newWorld(script Script) *World {
 	w := &World{
 		script: script, mutant: script.Mutant, rng: rand.New(rand.NewPCG(script.Seed, 0xfeed)), now: epochStart, faulty: true,
 		extra: rand.New(rand.NewPCG(script.Seed, 0xf10)), change: rand.New(rand.NewPCG(script.Seed, 0xc4a)),
+		topic: script.firstTopic(),
 		slots: make([]*process, script.Members), weather: make([]weather, script.Members),
 	}
 	w.coordinator = newCoordinator(w)
 	w.check = newChecker(w)
 	for part := range script.Partitions {
-		w.logs = append(w.logs, &partitionLog{tp: tpOf(part)})
+		w.logs = append(w.logs, newLog(part, topicID))
 		w.timeline.push(w.rng.Int64N(int64(script.Horizon)/4), eventProduce, int64(part), nil)
 	}
 	for slot := range script.Members {
@@ -162,7 +182,7 @@ func newWorld(script Script) *World {
 // patience is how long the group may take to settle once faults have stopped.
 func (w *World) patience() int64 {
 	s := &w.script
-	return int64(3*s.Rebalance + 4*s.Session + 2*s.Request + s.Stuck + 60*time.Second + 2*s.StrategyEvery)
+	return int64(3*s.Rebalance + 4*s.Session + 2*s.Request + s.Stuck + 60*time.Second + 2*s.StrategyEvery + 3*s.MetadataAge)
 }
 
 func (w *World) run() {
@@ -269,6 +289,8 @@ func (w *World) handle(event *timed) {
 		b := event.payload.(*mailbox)
 		b.stalled = false
 		w.wake(b)
+	case eventForget:
+		w.forgetOffsets(byte(event.number))
 	case eventUser:
 		event.payload.(*process).userActs(event.number)
 	case eventRestartSlot:
@@ -295,10 +317,6 @@ func (w *World) once() int {
 		return 1
 	}
 	return 0
-}
-
-func (w *World) topics() map[string]rebalance.TopicInfo {
-	return map[string]rebalance.TopicInfo{topic: {Partitions: int32(w.script.Partitions)}}
 }
 
 func (w *World) unknownMessage(owner any, m *message) {
