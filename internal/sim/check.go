@@ -160,6 +160,10 @@ func (c *checker) silent(p *process) bool {
 // trusted judges what a silent member does. It must know that it may be out; it cannot in one moment after a freeze: before
 // the next look at the clock, where the last one was before the freeze. That is counted.
 func (c *checker) trusted(p *process, looked int64, what string) (woken int) {
+	if p.suspended && p.wokeAt > p.seenAlive {
+		c.w.stats.Suspended++ // by its own clock no time has passed; the coordinator knows better
+		return 0
+	}
 	h := p.heartbeat
 	woke := p.wokeAt > 0 && c.w.at-p.wokeAt <= int64(4*time.Second)
 	name := "G4"
@@ -310,9 +314,9 @@ func (c *checker) released(s *partitionShell, e rebalance.Release) {
 		return
 	}
 	inside := s.delivery != nil || s.engine != nil && s.engine.lanes.Claimed() > 0
-	if inside && c.w.at < s.drainUntil {
+	if inside && s.process.at() < s.drainUntil {
 		c.w.violate("G5", fmt.Sprintf("%s epoch %d: released %v before the end of the drain with a handler inside",
-			tpOf(s.part), s.epoch, time.Duration(s.drainUntil-c.w.at)))
+			tpOf(s.part), s.epoch, time.Duration(s.drainUntil-s.process.at())))
 	}
 	if stored := c.w.coordinator.committed[s.part]; e.Cause == nil && stored < s.finalTarget && !c.gone(s.truth) && c.w.script.Strategy != StrategyManual {
 		c.w.violate("G5", fmt.Sprintf("%s epoch %d: released as committed at %d, the coordinator has %d", tpOf(s.part), s.epoch, s.finalTarget, stored))
@@ -361,7 +365,7 @@ func (c *checker) keys(l *loan) {
 
 // left checks that closing is bounded, and ends early when nothing is in the way.
 func (c *checker) left(p *process, err error) {
-	if late := c.w.at - p.closeBy; late > int64(time.Millisecond+2*c.w.script.Stall) && p.wokeAt < p.closeBy && c.w.disturbedUntil < p.closeAsked {
+	if late := c.w.at - p.closeBy; late > int64(time.Millisecond+2*c.w.script.Stall)+p.behind && p.wokeAt < p.closeBy && c.w.disturbedUntil < p.closeAsked {
 		c.w.violate("G8", fmt.Sprintf("closed %v late", time.Duration(late)))
 	}
 	waits := func(v *grantView) bool { return v != nil && !v.released }

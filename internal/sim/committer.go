@@ -142,7 +142,7 @@ func (c *committerShell) receive(m *message) {
 }
 
 func (c *committerShell) feed(in commit.Input) {
-	effects, err := c.rounds.Step(c.w.now, in)
+	effects, err := c.rounds.Step(c.process.now(), in)
 	c.w.check.machine(err)
 	c.w.check.machine(c.rounds.Valid())
 	for _, effect := range effects {

@@ -66,6 +66,6 @@ func (w *World) closeAll() {
 	w.closing = true
 	for _, p := range w.slots {
 		p.closeBy, p.closeAsked = w.at+int64(2*w.script.Rebalance), w.at
-		w.post(p.group.box, message{kind: messageShutdown, at: w.at + int64(w.script.Rebalance), offset: p.closeBy})
+		w.post(p.group.box, message{kind: messageShutdown, at: p.at() + int64(w.script.Rebalance), offset: p.closeBy - p.behind})
 	}
 }

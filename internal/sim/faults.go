@@ -18,11 +18,11 @@ func (w *World) fault(i int) {
 	switch f.Kind {
 	case FaultClose, FaultUpgrade, FaultRejoin, FaultRetain, FaultDuplicate, FaultCrash, FaultTruncate, FaultRestore, FaultDiverge,
 		FaultGrow, FaultDelete:
-	case FaultFreeze, FaultStall, FaultCut, FaultLossy, FaultSlow, FaultErrors, FaultMove, FaultDown, FaultTwin:
+	case FaultFreeze, FaultSuspend, FaultStall, FaultCut, FaultLossy, FaultSlow, FaultErrors, FaultMove, FaultDown, FaultTwin:
 		w.disturbedUntil = max(w.disturbedUntil, w.at+int64(f.For))
 	}
 	switch f.Kind {
-	case FaultCrash, FaultFreeze, FaultStall, FaultClose, FaultUpgrade, FaultRejoin, FaultTwin:
+	case FaultCrash, FaultFreeze, FaultSuspend, FaultStall, FaultClose, FaultUpgrade, FaultRejoin, FaultTwin:
 		if p := w.slots[max(f.Member, 0)]; p != nil && !p.dead && !p.ended {
 			w.processFault(f, p)
 		}
@@ -61,7 +61,10 @@ func (w *World) processFault(f Fault, p *process) {
 	case FaultCrash:
 		p.crash()
 		w.timeline.push(w.at+int64(f.For), eventRestartSlot, int64(p.slot), p)
-	case FaultFreeze:
+	case FaultFreeze, FaultSuspend:
+		if !p.frozen {
+			p.suspended = f.Kind == FaultSuspend
+		}
 		p.freeze()
 		w.timeline.push(w.at+int64(f.For), eventFaultEnds, int64(p.number), f)
 	case FaultStall:
@@ -89,7 +92,7 @@ func (w *World) processFault(f Fault, p *process) {
 // faultEnds takes a fault back.
 func (w *World) faultEnds(f Fault) {
 	switch f.Kind { //nolint:exhaustive // the others have no end
-	case FaultFreeze:
+	case FaultFreeze, FaultSuspend:
 		for _, p := range w.everybody() {
 			if p.frozen && (p.slot == f.Member || !w.faulty) {
 				p.thaw()

@@ -63,6 +63,12 @@ func changes(s *Script) {
 			}
 		}
 	}
+	// Only where membership may suffer: a quarter of the seeds has harmless faults alone.
+	if slices.ContainsFunc(s.Faults, func(f Fault) bool { return f.Kind == FaultFreeze || f.Kind == FaultCrash }) && rng.IntN(2) == 0 {
+		s.Faults = append(s.Faults, Fault{
+			At: span(0, s.Horizon*9/10), Kind: FaultSuspend, Member: rng.IntN(s.Members), For: span(100*time.Millisecond, 3*s.Session),
+		})
+	}
 	changeTopic(s, rng)
 }
 
@@ -193,7 +199,7 @@ func randomFault(rng *rand.Rand, s *Script, kind FaultKind) Fault {
 	case FaultRejoin:
 	case FaultRetain:
 		f.Member, f.Amount = rng.IntN(s.Partitions), 1+rng.IntN(20)
-	case FaultTwin, FaultTruncate, FaultRestore, FaultUpgrade, FaultDiverge, FaultGrow, FaultDelete:
+	case FaultTwin, FaultTruncate, FaultRestore, FaultUpgrade, FaultDiverge, FaultGrow, FaultDelete, FaultSuspend:
 	}
 	return f
 }

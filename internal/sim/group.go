@@ -244,7 +244,7 @@ func (g *groupShell) feed(in rebalance.Input) {
 		in := g.inputs[0]
 		g.inputs = g.inputs[1:]
 		g.before = g.member.State()
-		effects, err := g.member.Step(g.w.now, in)
+		effects, err := g.member.Step(g.process.now(), in)
 		g.w.check.machine(err)
 		g.w.check.machine(g.member.Valid())
 		for _, effect := range effects {
@@ -269,7 +269,7 @@ func (g *groupShell) run(effect rebalance.Effect) {
 		g.asked = e.Seq
 		g.withCoordinator(need{
 			ready: func(broker int) {
-				g.syncSent = g.w.at
+				g.syncSent = g.process.at()
 				g.joining = &call{api: apiSync, process: p, box: g.box, broker: broker, seq: e.Seq, sync: e.Request}
 				g.w.send(g.joining, g.w.script.Rebalance+5*time.Second)
 			},
@@ -364,11 +364,11 @@ func (g *groupShell) sendJoin(e rebalance.SendJoin) {
 func (g *groupShell) withCoordinator(n need) {
 	g.nextNeed++
 	g.needs[g.nextNeed] = n
-	g.feedLink(rebalance.Need{ID: g.nextNeed, Deadline: g.w.now.Add(g.w.script.Rebalance)})
+	g.feedLink(rebalance.Need{ID: g.nextNeed, Deadline: g.process.now().Add(g.w.script.Rebalance)})
 }
 
 func (g *groupShell) feedLink(in rebalance.LinkInput) {
-	effects, err := g.link.Step(g.w.now, in)
+	effects, err := g.link.Step(g.process.now(), in)
 	g.w.check.machine(err)
 	g.w.check.machine(g.link.Valid())
 	at, ok := g.link.Deadline()

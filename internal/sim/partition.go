@@ -197,7 +197,7 @@ func (s *partitionShell) flushed(m *message) {
 
 // feed steps the partition's machine and runs what it says.
 func (s *partitionShell) feed(in rebalance.PartitionInput) {
-	effects, err := s.machine.Step(s.w.now, in)
+	effects, err := s.machine.Step(s.process.now(), in)
 	s.w.check.machine(err)
 	s.w.check.machine(s.machine.Valid())
 	for _, effect := range effects {

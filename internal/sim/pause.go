@@ -140,7 +140,7 @@ func (p *process) userActs(what int64) {
 	case what == userCommits:
 		for _, v := range p.group.parts {
 			if v != nil {
-				p.w.post(v.shell.box, message{kind: messageCommitWanted, at: p.w.at + int64(5*time.Second)})
+				p.w.post(v.shell.box, message{kind: messageCommitWanted, at: p.at() + int64(5*time.Second)})
 			}
 		}
 	case p.w.faulty && p.closeBy == 0:

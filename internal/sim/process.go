@@ -31,6 +31,10 @@ type process struct {
 	replace bool
 	// seenAlive is when the coordinator last had a sign of life, wokeAt when the process last came back from a freeze.
 	seenAlive, wokeAt int64
+	// suspended says that the clock stands still while the process is frozen, as when the machine under it is suspended; behind is
+	// how far that has put it behind by now, frozeAt when it was frozen last.
+	suspended       bool
+	behind, frozeAt int64
 
 	boxes     []*mailbox
 	group     *groupShell
@@ -57,6 +61,7 @@ type gate struct {
 func (w *World) start(slot int) *process {
 	w.nextProcess++
 	p := &process{w: w, slot: slot, number: w.nextProcess, seenAlive: -1, session: session{w: w}, offer: w.offers[slot]}
+	p.session.process = p
 	if w.script.Static {
 		p.instance = fmt.Sprintf("instance-%d", slot)
 	}
@@ -103,12 +108,17 @@ func (p *process) crash() {
 	p.w.check.crashed(p)
 }
 
+// at is the time by the process's clock, now the same as an instant.
+func (p *process) at() int64 { return p.w.at - p.behind }
+
+func (p *process) now() time.Time { return p.w.now.Add(-time.Duration(p.behind)) }
+
 // freeze stops a process; time goes on without it.
 func (p *process) freeze() {
 	if p.dead || p.frozen {
 		return
 	}
-	p.frozen = true
+	p.frozen, p.frozeAt = true, p.w.at
 	for _, b := range p.boxes {
 		p.w.rest(b)
 	}
@@ -120,8 +130,11 @@ func (p *process) thaw() {
 	}
 	p.frozen = false
 	p.wokeAt = p.w.at
+	if p.suspended {
+		p.behind += p.w.at - p.frozeAt
+	}
 	if p.w.mutant == MutantWakeTrusted {
-		p.session.until = p.w.at + int64(p.w.script.Session)
+		p.session.until = p.at() + int64(p.w.script.Session)
 	}
 	for _, b := range p.boxes {
 		p.w.wake(b)
@@ -232,7 +245,7 @@ func (h *heartbeatShell) receive(m *message) {
 }
 
 func (h *heartbeatShell) feed(in rebalance.PulseInput) {
-	effects, err := h.pulse.Step(h.w.now, in)
+	effects, err := h.pulse.Step(h.process.now(), in)
 	h.w.check.machine(err)
 	h.w.check.machine(h.pulse.Valid())
 	for _, effect := range effects {
@@ -273,7 +286,7 @@ func (h *heartbeatShell) next() {
 	}
 	limit := h.w.script.Request
 	if c.api == apiHeartbeat {
-		limit = max(1, time.Duration(c.deadline-h.w.at))
+		limit = max(1, time.Duration(c.deadline-h.process.at()))
 	}
 	h.w.send(c, limit)
 }

@@ -103,7 +103,7 @@ func (p *process) close(limit time.Duration) {
 	}
 	w := p.w
 	p.closeBy, p.closeAsked, p.replace = w.at+int64(limit), w.at, true
-	w.post(p.group.box, message{kind: messageShutdown, at: w.at + int64(limit)/2, offset: p.closeBy})
+	w.post(p.group.box, message{kind: messageShutdown, at: p.at() + int64(limit)/2, offset: p.closeBy - p.behind})
 }
 
 // supports reports whether one of the protocols is offered by every member of the group (INCONSISTENT_GROUP_PROTOCOL).

@@ -200,7 +200,8 @@ func (t *timeline) pop() timed {
 type alarm struct {
 	box *mailbox
 	set bool
-	at  int64
+	// at is by the clock of the alarm's process.
+	at int64
 	// armed is the time of the event that is planned, 0 for none.
 	armed int64
 }
@@ -216,12 +217,12 @@ func (w *World) setAlarm(a *alarm, at time.Time, ok bool) {
 
 // setAlarmIn sets an alarm some time from now.
 func (w *World) setAlarmIn(a *alarm, wait time.Duration) {
-	a.set, a.at = true, w.at+int64(wait)
+	a.set, a.at = true, a.box.process.at()+int64(wait)
 	w.arm(a)
 }
 
 func (w *World) arm(a *alarm) {
-	due := max(a.at, w.at)
+	due := max(a.at+a.box.process.behind, w.at)
 	if a.armed == 0 || due < a.armed {
 		a.armed = max(due, 1)
 		w.timeline.push(a.armed, eventAlarm, 0, a)
@@ -236,7 +237,7 @@ func (w *World) due(a *alarm, at int64) {
 	a.armed = 0
 	switch {
 	case !a.set:
-	case a.at <= w.at:
+	case a.at <= a.box.process.at():
 		w.post(a.box, message{kind: messageRing, payload: a})
 	default:
 		w.arm(a)
@@ -248,7 +249,7 @@ func (w *World) rang(a, ring *alarm) bool {
 	if a != ring || !a.set {
 		return false
 	}
-	if a.at > w.at {
+	if a.at > a.box.process.at() {
 		w.arm(a)
 		return false
 	}

@@ -81,6 +81,8 @@ const (
 	FaultCrash FaultKind = "crash"
 	// FaultFreeze stops a process for For, as SIGSTOP and SIGCONT do.
 	FaultFreeze FaultKind = "freeze"
+	// FaultSuspend stops a process for For, and its clock with it, as a machine that is suspended does.
+	FaultSuspend FaultKind = "suspend"
 	// FaultStall holds one of a process's actors up for For.
 	FaultStall FaultKind = "stall"
 	// FaultCut lets no request of a process through for For.

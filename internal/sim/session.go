@@ -8,7 +8,8 @@ import (
 // session is actors/session.go: until when the membership can be trusted. The heartbeat moves that on; whoever delivers,
 // begins a record or sends a round looks at it first.
 type session struct {
-	w *World
+	w       *World
+	process *process
 	// until is 0 before the first generation: the heartbeat may be held up and hear of it late, so that is no session to trust.
 	until int64
 	// lapses counts the sessions that were given up; lapsed is true until the next one begins.
@@ -22,7 +23,7 @@ type session struct {
 // begin starts the session of a generation: it counts from when its SyncGroup was sent, for the answer may have waited.
 func (s *session) begin(since int64) {
 	if s.w.mutant == MutantNoNudge || s.w.mutant == MutantSessionFromEntering {
-		since = s.w.at
+		since = s.process.at()
 	}
 	s.lapsed = false
 	s.until = since + int64(s.w.script.Session)
@@ -58,7 +59,7 @@ func (s *session) over() bool {
 	if s.until == 0 && s.w.mutant == MutantNoSessionTrusted {
 		return false
 	}
-	return s.w.at >= s.until && s.w.mutant != MutantSessionNotAsked
+	return s.process.at() >= s.until && s.w.mutant != MutantSessionNotAsked
 }
 
 // enter lets an actor begin something; otherwise it gets a messagePlaceFree when there is a new reason to ask again.

@@ -31,6 +31,10 @@ func TestFreshSeedsHoldEveryGuarantee(t *testing.T) {
 		total.Closed == 0 || total.Demands == 0 {
 		t.Errorf("the flow is too tame: %+v", total)
 	}
+	if total.Kept == 0 || total.Inconsistent == 0 || total.Returned == 0 || total.Truncated == 0 || total.Recreated == 0 || total.Stray == 0 ||
+		total.Suspended == 0 {
+		t.Errorf("too little changes: %+v", total)
+	}
 	if total.Losses == 0 || total.Overlaps == 0 || total.Stale == 0 || total.Redelivered == 0 {
 		t.Errorf("the histories are too tame: %+v", total)
 	}

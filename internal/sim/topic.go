@@ -161,7 +161,7 @@ func (g *groupShell) refreshSoon() {
 		return
 	}
 	wait := v.urgent(g.w.at)
-	if !v.alarm.set || g.w.at+int64(wait) < v.alarm.at {
+	if !v.alarm.set || g.process.at()+int64(wait) < v.alarm.at {
 		g.w.setAlarmIn(&v.alarm, wait)
 	}
 }

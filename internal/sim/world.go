@@ -11,7 +11,10 @@ type Violation struct {
 	// Guarantee is its name in the design (G1 ...), or one of STATE (an illegal state or input of a machine), ID (a member id
 	// was lost), SPIN (no time passes) and PROGRESS (the group did not settle once faults had stopped).
 	// WOKEN and ENTERED: a process that woke did what it could have known to be too late. PAUSE: a record began while its
-	// partition was paused. STRATEGY: offsets were sent that no strategy or flush asked for.
+	// partition was paused. STRATEGY: offsets were sent that no strategy or flush asked for. KEPT: something happened to a partition
+	// that its member keeps over a rebalance. HELD: a commit went out between JoinGroup and SyncGroup. CLAIM: a JoinGroup says
+	// what is not so. STATIC: a static member left, or came back after another process took its place. LOG: records or commits
+	// belong to a log that is another one by now.
 	Guarantee string
 	// Text says what happened.
 	Text string
@@ -47,6 +50,8 @@ type Stats struct {
 	// Truncated counts fetches that told of a log that has lost its end, Recreated how often the topic was made anew, Stray the
 	// offsets that were stored for what is gone by then.
 	Truncated, Recreated, Stray int
+	// Suspended counts what a process did whose clock had stood still, before its first answer.
+	Suspended int
 }
 
 // Add adds another run's figures.
@@ -81,6 +86,7 @@ func (s *Stats) Add(o Stats) {
 	s.Truncated += o.Truncated
 	s.Recreated += o.Recreated
 	s.Stray += o.Stray
+	s.Suspended += o.Suspended
 }
 
 // World is one run of a script.
