@@ -145,9 +145,6 @@ func (p *partition) recreated(ctx actor.Context, before, now kafka.TopicID) {
 	p.shared.observe(event.Refused{Member: p.shared.member(), Err: fmt.Errorf("%w: %s: id was %s, is %s", errTopicRecreated, p.tp, before, now)})
 }
 
-// errPositionReset ends what was delivered before the position was set back.
-var errPositionReset = errors.New("troupe: the position was set back")
-
 // errTopicRecreated is why nothing is committed for a partition of a topic that was made anew.
 var errTopicRecreated = errors.New("troupe: the topic was deleted and made anew")
 
@@ -277,58 +274,6 @@ func (p *partition) outOfRange(ctx actor.Context) {
 		p.startFails(p.intake.fetchFrom, d.Err)
 	case rebalance.StartAt:
 	}
-}
-
-// truncated goes back to where the logs agree (KIP-320).
-func (p *partition) truncated(ctx actor.Context, end EpochEnd) {
-	p.intake.lastEpoch = end.Epoch
-	p.reposition(ctx, min(end.EndOffset, p.intake.fetchFrom), "truncated", nil)
-}
-
-// reposition goes on at another offset than expected.
-func (p *partition) reposition(ctx actor.Context, offset int64, reason string, err error) {
-	in := &p.intake
-	if p.tracker != nil && offset < in.fetchFrom {
-		offset = min(offset, p.tracker.Position()) // what was fetched and not delivered is asked for again
-	}
-	p.shared.observe(event.PositionReset{
-		Member: p.shared.member(), TopicPartition: p.tp, From: in.fetchFrom, To: offset, Reason: reason, Err: err,
-	})
-	level := zap.WarnLevel
-	switch reason {
-	case rebalance.ReasonNoCommit, rebalance.ReasonNewPartition, rebalance.ReasonAssigned:
-		level = zap.InfoLevel // how every consumer starts
-	case rebalance.ReasonBeyondEnd:
-		level = zap.ErrorLevel // what was there is gone, or the offset is another log's
-	}
-	p.shared.logger.Log(level, "position reset", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
-		zap.Int64("from", in.fetchFrom), zap.Int64("to", offset), zap.String("reason", reason))
-	if p.machine.State() == rebalance.PartitionAssigning {
-		p.feed(ctx, rebalance.PositionKnown{Offset: offset})
-		return
-	}
-	if offset >= in.fetchFrom && !in.surplus.Empty() {
-		in.fetchFrom = offset // what was fetched before the log lost it is delivered all the same
-		p.pump(ctx)
-		return
-	}
-	p.dropSurplus()
-	if offset >= p.tracker.Position() {
-		p.tracker.AdvanceIn(offset, in.lastEpoch)
-		in.restart(offset)
-		p.offer(ctx)
-		p.pump(ctx)
-		return
-	}
-	in.rewind = &offset
-	p.rewound()
-	p.offer(ctx)
-	if p.parallel != nil {
-		p.parallel.stop()
-	}
-	p.haltDelivery(ctx) // what was not begun may be gone from the log
-	p.rewindNow(ctx)
-	p.pump(ctx)
 }
 
 // retryIntake sets the next try, later after each failure in a row.
