@@ -160,7 +160,7 @@ func (c *checker) silent(p *process) bool {
 // trusted judges what a silent member does. It must know that it may be out; it cannot in one moment after a freeze: before
 // the next look at the clock, where the last one was before the freeze. That is counted.
 func (c *checker) trusted(p *process, looked int64, what string) (woken int) {
-	if p.suspended && p.wokeAt > p.seenAlive {
+	if p.resumedAt > p.seenAlive {
 		c.w.stats.Suspended++ // by its own clock no time has passed; the coordinator knows better
 		return 0
 	}

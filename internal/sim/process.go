@@ -33,8 +33,9 @@ type process struct {
 	seenAlive, wokeAt int64
 	// suspended says that the clock stands still while the process is frozen, as when the machine under it is suspended; behind is
 	// how far that has put it behind by now, frozeAt when it was frozen last.
-	suspended       bool
-	behind, frozeAt int64
+	suspended bool
+	// resumedAt is when it was woken last from a suspension.
+	behind, frozeAt, resumedAt int64
 
 	boxes     []*mailbox
 	group     *groupShell
@@ -132,6 +133,7 @@ func (p *process) thaw() {
 	p.wokeAt = p.w.at
 	if p.suspended {
 		p.behind += p.w.at - p.frozeAt
+		p.resumedAt = p.w.at
 	}
 	if p.w.mutant == MutantWakeTrusted {
 		p.session.until = p.at() + int64(p.w.script.Session)
