@@ -27,8 +27,7 @@ type session struct {
 	mu sync.Mutex
 	// changed is closed, and made anew, when the session goes on or lapses.
 	changed chan struct{}
-	// lapses counts the sessions that were given up; lapsed is true until the next one begins.
-	lapses  int
+	// lapsed is true from when a session was given up until the next one begins.
 	lapsed  bool
 	waiting []*actor.PID
 }
@@ -61,7 +60,6 @@ func (s *session) lapse() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lapsed = true
-	s.lapses++
 	s.tell()
 }
 
@@ -97,18 +95,15 @@ func (s *session) enter(waiter *actor.PID) bool {
 	return false
 }
 
-// hold is enter for a goroutine: it waits until the session goes on or ctx, a delivery's, ends. After a lapse ctx does.
+// hold is enter for a goroutine: it waits until the session goes on, the next one begins, or ctx, a delivery's, ends. Who goes on
+// must ask whether the delivery was halted: what was lost with a session is, before the next one begins. That it lapsed says
+// nothing by itself: a heartbeat that was held up may find the session of a generation over that the group has long left.
 func (s *session) hold(ctx context.Context) {
-	lapses := -1
 	for s.over() {
 		s.mu.Lock()
-		if lapses < 0 {
-			lapses = s.lapses
-		}
-		changed, lost := s.changed, s.lapsed || s.lapses != lapses
+		changed := s.changed
 		s.mu.Unlock()
-		if lost {
-			<-ctx.Done()
+		if !s.over() {
 			return
 		}
 		select {

@@ -31,9 +31,8 @@ type delivery struct {
 	stuck bool
 	step  uint64
 	fails bool
-	// held: the handler's goroutine waits until the session goes on; lost: and it has lapsed meanwhile.
+	// held: the handler's goroutine waits until the session goes on; lost, for a mutant: and it has lapsed meanwhile.
 	held, lost bool
-	lapses     int
 	pace       pacer
 	// suspended: take no further record, the user has paused.
 	suspended bool

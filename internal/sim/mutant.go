@@ -125,6 +125,8 @@ const (
 	MutantUnprovenCommits
 	// MutantFencedSent sends a round that waited while the topic of one of its partitions was made anew (G4).
 	MutantFencedSent
+	// MutantLapseForGood holds what waited when a session lapsed until it is cut off, whatever generation begins (PROGRESS).
+	MutantLapseForGood
 	// MutantWakeTrusted takes waking up for a sign of life (WOKEN).
 	MutantWakeTrusted
 	mutantEnd
@@ -189,6 +191,7 @@ var mutantNames = [...]struct{ name, breaks string }{
 	MutantFailedForgotten:     {"failed-forgotten-over-truncation", "G1 G3"},
 	MutantUnprovenCommits:     {"unproven-commits", "G4"},
 	MutantFencedSent:          {"fenced-round-sent", "G4"},
+	MutantLapseForGood:        {"lapse-for-good", "PROGRESS"},
 	MutantWakeTrusted:         {"frozen-process-acts", "WOKEN"},
 }
 

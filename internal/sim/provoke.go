@@ -117,6 +117,16 @@ func provokeChanges(s *Script) {
 		if s.Mutant == MutantFailedForgotten {
 			s.FailPercent = 30
 		}
+	case MutantLapseForGood:
+		// The heartbeat is held up while its member loses its session, joins again, and gets on.
+		s.Members, s.Static, s.InitialDelay, s.StuckPermille, s.Records, s.FailPercent, s.Order = 1, false, 0, 0, 80, 0, OrderPartition
+		s.Session, s.Horizon, s.StallPermyriad, s.PauseEvery, s.AnyOrder = 6*time.Second, 60*time.Second, 0, 0, false
+		s.Work, s.Faults = 500*time.Millisecond, nil
+		for at := 8 * time.Second; at < s.Horizon*9/10; at += 16 * time.Second {
+			const heartbeat = 2 // of the actors that a process begins with
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultRejoin},
+				Fault{At: at - 20*time.Millisecond, Kind: FaultStall, For: 7 * time.Second, Amount: heartbeat})
+		}
 	case MutantWakeTrusted:
 		// Freezes longer than a session while records are at hand.
 		s.Members, s.Static, s.StallPermyriad, s.Records = min(s.Members, 2), false, 0, 80

@@ -12,8 +12,7 @@ type session struct {
 	process *process
 	// until is 0 before the first generation: the heartbeat may be held up and hear of it late, so that is no session to trust.
 	until int64
-	// lapses counts the sessions that were given up; lapsed is true until the next one begins.
-	lapses int
+	// lapsed is true from when a session was given up until the next one begins.
 	lapsed bool
 	// waiting are actors, held the handlers' goroutines, that wait for a new reason to look again.
 	waiting []*mailbox
@@ -40,7 +39,6 @@ func (s *session) alive(sentAt time.Time) {
 
 func (s *session) lapse() {
 	s.lapsed = true
-	s.lapses++
 	s.tell()
 }
 
@@ -74,17 +72,15 @@ func (s *session) enter(box *mailbox) bool {
 }
 
 // hold is session.hold, one turn of its loop at a time: it reports whether a handler may go on. If not, a
-// messageHandlerGoesOn comes when that may have changed; after a lapse only the end of the delivery's context brings it.
+// messageHandlerGoesOn comes when that may have changed.
 func (s *session) hold(d *delivery) bool {
-	if d.canceled || !d.lost && !s.over() {
+	if d.canceled || !s.over() && !d.lost {
 		d.held, d.lost = false, false
 		d.pace.looked = s.w.at
 		return true
 	}
-	if !d.held {
-		d.held, d.lapses = true, s.lapses
-	}
-	d.lost = d.lost || s.lapsed || s.lapses != d.lapses
+	d.held = true
+	d.lost = s.w.mutant == MutantLapseForGood && (d.lost || s.lapsed)
 	if !d.lost && !slices.Contains(s.held, d) {
 		s.held = append(s.held, d)
 	}
