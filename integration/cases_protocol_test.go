@@ -132,10 +132,10 @@ func TestB26_EagerAndCooperativeMembersShareAGroupAndEachPartitionHasOneOwner(t 
 					return true
 				})
 				require.Equal(t, tt.then, b.protocol(t, "billing"))
-				rebalances := left[0].Stats().Rebalances
+				n, rebalances := stop(), left[0].Stats().Rebalances
 				time.Sleep(time.Minute)
 				require.Equal(t, rebalances, left[0].Stats().Rebalances, "the rounds have come to rest")
-				j.ends(t, stop())
+				j.ends(t, n)
 			}, kafkatest.MinSessionTimeout(time.Second))
 		})
 	}
@@ -176,12 +176,12 @@ func TestB26_AMemberThatClaimsWhatItLostGetsNothingThatIsAnothers(t *testing.T) 
 				})
 				settled(t, int(j.partitions), one, two)
 				claims.stop()
-				rebalances := two.Stats().Rebalances
+				n, rebalances := stop(), two.Stats().Rebalances
 				require.LessOrEqual(t, rebalances, uint64(8), "rounds in all")
 				time.Sleep(time.Minute)
 				require.Equal(t, rebalances, two.Stats().Rebalances, "the rounds have come to rest")
 				t.Logf("%d claims, %d generations", claims.made(), rebalances)
-				j.ends(t, stop())
+				j.ends(t, n)
 			}, kafkatest.MinSessionTimeout(time.Second))
 		})
 	}
