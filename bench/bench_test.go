@@ -48,6 +48,7 @@ func TestOptionsRefuseWhatTheyDoNotKnow(t *testing.T) {
 		{"-mode", "fast"}, {"-broker", "redis"}, {"-consumers", "x"}, {"-topics", "100"}, {"-topics", "100:gzip"}, {"-heap", "many"},
 		{"-runs", "0"}, {"more"}, {"-budget", "-1"}, {"-memory-batch", "1GiB"}, {"-workers", "0"}, {"-cells", "key"}, {"-cells", "key:1:0"},
 		{"-cells", "random:1:1"}, {"-cells", "key:1:1:1:1"}, {"-cells", ""}, {"-mode", "slow,keyorder", "-consumers", "sarama"},
+		{"-span", "0"}, {"-partitions", "0"}, {"-every", "-1s"}, {"-heartbeat", "1us"},
 	} {
 		_, err := parseOptions(args)
 		require.Error(t, err, args)
@@ -65,6 +66,7 @@ func TestEveryMode(t *testing.T) {
 		"-mode", strings.Join(modes, ","), "-records", "12000", "-runs", "1", "-duration", "500ms", "-heap", "1MiB",
 		"-slow-records", "600000", "-window", "50ms", "-idle-partitions", "20", "-limit", "30s",
 		"-cells", "key:10:4:200,unordered:10:4:100", "-noop-records", "12000", "-memory-partitions", "4", "-memory-records", "8000",
+		"-heartbeat", "100ms", "-span", "600ms", "-partitions", "30",
 	})
 	require.NoError(t, err)
 	r := newReport(o)
@@ -72,12 +74,12 @@ func TestEveryMode(t *testing.T) {
 	var table, asJSON strings.Builder
 	require.NoError(t, r.print(&table, false))
 	require.NoError(t, r.print(&asJSON, true))
-	asked := map[string]int{modeSlow: 2, modeKeyOrder: 2, modeNoop: 2} // with and without sleep, two cells, two topics
+	asked := map[string]int{modeSlow: 2, modeKeyOrder: 2, modeNoop: 2, modeRebalance: 3} // with and without sleep, two cells, two topics, three steps
 	want := 0
 	for _, mode := range modes {
 		require.Contains(t, table.String(), mode)
 		for _, name := range o.of(mode) {
-			if name == parallelConsumer {
+			if _, isJava := javaPrograms[name]; isJava {
 				continue
 			}
 			want += max(asked[mode], 1)

@@ -34,8 +34,8 @@ type serving struct {
 }
 
 // serve is the embedded broker's process. It never returns without an error: the process ends with its standard input.
-func serve() error {
-	b, err := kafkatest.StartBroker()
+func serve(nodes int) error {
+	b, err := kafkatest.StartBroker(kafkatest.Brokers(nodes))
 	if err != nil {
 		return err
 	}
@@ -45,13 +45,13 @@ func serve() error {
 	select {}
 }
 
-// startBroker starts a broker in a process of its own. It returns nil, after a loud line, when there is no way to a real
-// Kafka.
-func startBroker(ctx context.Context, kind string) (*broker, error) {
+// startBroker starts a broker, or a cluster of several nodes, in processes of its own. It returns nil, after a loud line, when
+// there is no way to a real Kafka.
+func startBroker(ctx context.Context, kind string, nodes int) (*broker, error) {
 	if kind == brokerKafka {
-		return startKafka(ctx)
+		return startKafka(ctx, nodes)
 	}
-	c, err := startChild(ctx, task{Role: roleBroker})
+	c, err := startChild(ctx, task{Role: roleBroker, Nodes: nodes})
 	if err != nil {
 		return nil, err
 	}
@@ -59,11 +59,19 @@ func startBroker(ctx context.Context, kind string) (*broker, error) {
 	if err := c.answers.Decode(&s); err != nil {
 		return nil, errors.Join(fmt.Errorf("embedded broker: %w", err), c.stop())
 	}
-	return &broker{kind: kind, name: s.Name, addrs: s.Addrs, stop: c.stop}, nil
+	return &broker{kind: kind, name: s.Name + onNodes(nodes), addrs: s.Addrs, stop: c.stop}, nil
 }
 
-func startKafka(ctx context.Context) (*broker, error) {
-	cluster, err := launch.Start(ctx, launch.Options{Log: progress})
+// onNodes is how a broker's name tells that it is several.
+func onNodes(nodes int) string {
+	if nodes == 1 {
+		return ""
+	}
+	return fmt.Sprintf(", %d nodes", nodes)
+}
+
+func startKafka(ctx context.Context, nodes int) (*broker, error) {
+	cluster, err := launch.Start(ctx, launch.Options{Nodes: nodes, Log: progress})
 	if errors.Is(err, launch.ErrUnavailable) && !launch.Required() {
 		launch.ReportSkipped("bench on a real Kafka", err)
 		return nil, nil
@@ -71,7 +79,8 @@ func startKafka(ctx context.Context) (*broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &broker{kind: brokerKafka, name: "Apache Kafka " + cluster.Version(), addrs: cluster.Brokers(), stop: cluster.Stop}, nil
+	name := "Apache Kafka " + cluster.Version() + onNodes(nodes)
+	return &broker{kind: brokerKafka, name: name, addrs: cluster.Brokers(), stop: cluster.Stop}, nil
 }
 
 // progress tells on standard error what is being done; standard output is for results.

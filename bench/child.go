@@ -43,7 +43,7 @@ func perform(t task) (any, error) {
 	ctx := context.Background()
 	switch t.Role {
 	case roleBroker:
-		return nil, serve()
+		return nil, serve(t.Nodes)
 	case roleLoad:
 		return load(ctx, t)
 	case roleProduce:

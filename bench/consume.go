@@ -28,6 +28,10 @@ func consume(ctx context.Context, t task) (*result, error) {
 		return consumeCounted(ctx, t)
 	case modeMemory:
 		return consumeBlocked(ctx, t)
+	case modeRebalance:
+		return consumeRebalance(ctx, t)
+	case modePartitions:
+		return consumePartitions(ctx, t)
 	}
 	return nil, fmt.Errorf("unknown mode %q", t.Mode)
 }

@@ -23,10 +23,12 @@ const (
 	saramaGroup          = "sarama"
 	franzGo              = "franz-go"
 	parallelConsumer     = "parallel-consumer"
+	javaConsumer         = "java"
 )
 
 var consumerNames = []string{
 	troupeBatch, troupeRecord, troupeBatchRecycled, troupeRecordRecycled, troupeKeyOrder, saramaGroup, franzGo, parallelConsumer,
+	javaConsumer,
 }
 
 // takePart is who is measured in each mode.
@@ -38,6 +40,8 @@ var takePart = map[string][]string{
 	modeKeyOrder:   {troupeRecord, parallelConsumer},
 	modeNoop:       {troupeRecord, troupeRecordRecycled, troupeBatchRecycled, parallelConsumer},
 	modeMemory:     {troupeBatch, troupeRecord, troupeRecordRecycled, saramaGroup, franzGo},
+	modeRebalance:  {troupeRecord, saramaGroup, franzGo, javaConsumer},
+	modePartitions: {troupeRecord, saramaGroup, franzGo},
 }
 
 // pollRecords is how many records franz-go is polled for.
@@ -114,11 +118,15 @@ func batchOptions(t task) []api.BatchOption {
 }
 
 func startTroupe(ctx context.Context, t task, registration api.Registration) (*running, error) {
-	config := api.Config{Brokers: t.Brokers, GroupID: t.Group, MemoryBudget: t.Budget}
+	config := api.Config{Brokers: t.Brokers, GroupID: t.Group, MemoryBudget: t.Budget, HeartbeatInterval: t.Heartbeat}
 	if t.Mode == modeKeyOrder {
 		config.MaxInTransit = int(t.Topic.Records) // so that the window bounds nothing
 	}
-	consumer, err := api.Spawn(ctx, config, registration)
+	parts := []api.Part{registration}
+	if t.requests != nil {
+		parts = append(parts, api.WithDialer(t.requests.dial))
+	}
+	consumer, err := api.Spawn(ctx, config, parts...)
 	if err != nil {
 		return nil, err
 	}
@@ -151,6 +159,13 @@ func startSarama(ctx context.Context, t task, handle handleFunc) (*running, erro
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyRange()}
 	config.Consumer.Fetch.Default = 1 << 20
+	if t.Mode == modeRebalance {
+		config.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyCooperativeSticky()}
+		config.Consumer.Group.Heartbeat.Interval = t.Heartbeat
+	}
+	if t.requests != nil {
+		config.Net.Proxy.Enable, config.Net.Proxy.Dialer = true, t.requests
+	}
 	group, err := sarama.NewConsumerGroup(t.Brokers, t.Group, config)
 	if err != nil {
 		return nil, err
@@ -175,8 +190,17 @@ func startSarama(ctx context.Context, t task, handle handleFunc) (*running, erro
 }
 
 func startFranz(ctx context.Context, t task, handle handleFunc) (*running, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(t.Brokers...), kgo.ConsumerGroup(t.Group), kgo.ConsumeTopics(t.Topic.Name),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.Balancers(kgo.RangeBalancer()))
+	options := []kgo.Opt{
+		kgo.SeedBrokers(t.Brokers...), kgo.ConsumerGroup(t.Group), kgo.ConsumeTopics(t.Topic.Name),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.Balancers(kgo.RangeBalancer()),
+	}
+	if t.Mode == modeRebalance {
+		options = append(options, kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.HeartbeatInterval(t.Heartbeat))
+	}
+	if t.requests != nil {
+		options = append(options, kgo.Dialer(t.requests.dial))
+	}
+	client, err := kgo.NewClient(options...)
 	if err != nil {
 		return nil, err
 	}

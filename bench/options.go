@@ -39,6 +39,12 @@ type options struct {
 	memoryRecords    int64
 	memoryBatch      int64
 	budget           int64
+	// heartbeat, span and every are the rebalance mode's: the members' interval, how long is measured before and after each
+	// step, and the time between two records of a partition. manyPartitions is the partitions mode's topic.
+	heartbeat      time.Duration
+	span           time.Duration
+	every          time.Duration
+	manyPartitions int
 }
 
 // of returns who is measured in a mode.
@@ -89,13 +95,21 @@ func parseOptions(args []string) (*options, error) {
 	flags.Int64Var(&o.memoryRecords, "memory-records", 960_000, "memory: records of the topic, of 1 KB")
 	flags.StringVar(&l.memoryBatch, "memory-batch", "1000KiB", "memory: size of a batch before compression")
 	flags.StringVar(&l.budget, "budget", "32MiB", "memory: MemoryBudget")
+	flags.DurationVar(&o.heartbeat, "heartbeat", 3*time.Second, "rebalance: heartbeat interval of all members")
+	flags.DurationVar(&o.span, "span", 10*time.Second, "rebalance: time measured before and after each step")
+	flags.DurationVar(&o.every, "every", 10*time.Millisecond, "rebalance: time between two records of a partition")
+	flags.IntVar(&o.manyPartitions, "partitions", 3000, "partitions: partitions of the topic, on 3 nodes")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
 	if err := o.read(l); err != nil {
 		return nil, err
 	}
-	least := min(int64(o.runs), int64(o.rate), int64(o.idlePartitions), int64(o.workers), o.noopRecords, int64(o.memoryPartitions), o.memoryRecords)
+	least := min(int64(o.runs), int64(o.rate), int64(o.idlePartitions), int64(o.workers), o.noopRecords, int64(o.memoryPartitions),
+		o.memoryRecords, int64(o.manyPartitions))
+	if min(o.heartbeat, o.span, o.every) < time.Millisecond {
+		return nil, fmt.Errorf("heartbeat, span and every are at least 1 ms: %q", args)
+	}
 	if least < 1 || flags.NArg() > 0 {
 		return nil, fmt.Errorf("runs, rate, partitions, workers and records are at least 1, and nothing follows the flags: %q", args)
 	}

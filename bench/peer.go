@@ -10,19 +10,30 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/troupego/troupe/integration/launch"
 )
 
-// peerSource is the Parallel Consumer's program.
+// peerSource is the Java consumers' programs, each in a folder of its own.
 //
-//go:embed java/pom.xml java/src
+//go:embed java/pom.xml java/src javaconsumer/pom.xml javaconsumer/src
 var peerSource embed.FS
+
+// javaProgram is a consumer in Java: its folder and its class.
+type javaProgram struct{ dir, class string }
+
+// javaPrograms are the consumers in Java.
+var javaPrograms = map[string]javaProgram{
+	parallelConsumer: {"java", "ParallelPeer"},
+	javaConsumer:     {"javaconsumer", "RebalancePeer"},
+}
 
 // peerHeap bounds the Java heap.
 const peerHeap = "-Xmx1g"
@@ -33,26 +44,33 @@ const warmupRecords = 100_000
 // peerGrace bounds the wait for a killed command's pipes, should a child of its own have kept them open.
 const peerGrace = 5 * time.Second
 
-// peer is the Parallel Consumer, built.
-type peer struct{ java, classPath string }
+// peer is a Java program, built.
+type peer struct{ java, classPath, class string }
 
-// findPeer builds the Java peer, once for each version of its source, in the user's cache folder. It returns nil, after a
-// loud line, when Java or Maven is missing or fails. On the embedded broker there is none: the Kafka client that it was
-// built for refuses the feature versions which that broker tells.
-func findPeer(ctx context.Context, kind string) *peer {
-	if kind != brokerKafka {
-		progress("the Parallel Consumer needs a real Kafka (-broker %s)", brokerKafka)
-		return nil
+// findPeers builds the Java programs of the consumers that take part, each once for each version of its source, in the user's
+// cache folder. One is left out, after a loud line, when Java or Maven is missing or fails. On the embedded broker there is
+// none: the Kafka client of the Parallel Consumer refuses the feature versions which that broker tells.
+func findPeers(ctx context.Context, kind string, takesPart func(consumer string) bool) map[string]*peer {
+	peers := make(map[string]*peer)
+	for _, consumer := range slices.Sorted(maps.Keys(javaPrograms)) {
+		if !takesPart(consumer) {
+			continue
+		}
+		if kind != brokerKafka {
+			progress("%s needs a real Kafka (-broker %s)", consumer, brokerKafka)
+			continue
+		}
+		p, err := javaPrograms[consumer].build(ctx)
+		if err != nil {
+			launch.ReportSkipped("bench beside "+consumer, err)
+			continue
+		}
+		peers[consumer] = p
 	}
-	p, err := buildPeer(ctx)
-	if err != nil {
-		launch.ReportSkipped("bench beside the Parallel Consumer", err)
-		return nil
-	}
-	return p
+	return peers
 }
 
-func buildPeer(ctx context.Context) (*peer, error) {
+func (j javaProgram) build(ctx context.Context) (*peer, error) {
 	java, err := lookProgram("JAVA_HOME", "java")
 	if err != nil {
 		return nil, fmt.Errorf("no java (JAVA_HOME or PATH): %w", err)
@@ -61,12 +79,12 @@ func buildPeer(ctx context.Context) (*peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cache folder: %w", err)
 	}
-	digest, err := peerDigest()
+	digest, err := j.digest()
 	if err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(cache, "troupe", "bench-peer-"+digest)
-	found := &peer{java: java, classPath: filepath.Join(dir, "target", "classes") +
+	found := &peer{java: java, class: j.class, classPath: filepath.Join(dir, "target", "classes") +
 		string(os.PathListSeparator) + filepath.Join(dir, "target", "dependency", "*")}
 	if _, err := os.Stat(dir); err == nil {
 		return found, nil
@@ -83,17 +101,17 @@ func buildPeer(ctx context.Context) (*peer, error) {
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	progress("building the Parallel Consumer's program by Maven (once)")
-	if err := copyPeer(work); err != nil {
+	progress("building %s by Maven (once)", j.class)
+	if err := j.copy(work); err != nil {
 		return nil, err
 	}
 	command := exec.CommandContext(ctx, maven, "-q", "-B", "compile", "dependency:copy-dependencies", "-DincludeScope=runtime")
-	command.Dir, command.WaitDelay = filepath.Join(work, "java"), peerGrace
+	command.Dir, command.WaitDelay = filepath.Join(work, j.dir), peerGrace
 	if output, err := command.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("mvn: %w\n%s", err, output)
 	}
 	// Where somebody else was faster, theirs is as good.
-	if err := os.Rename(filepath.Join(work, "java"), dir); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Rename(filepath.Join(work, j.dir), dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	return found, nil
@@ -108,9 +126,9 @@ func lookProgram(homeVariable, name string) (string, error) {
 	return exec.LookPath(name)
 }
 
-// eachPeerFile calls f for the files of the source, in the order of their names.
-func eachPeerFile(f func(path string, content []byte) error) error {
-	return fs.WalkDir(peerSource, ".", func(path string, entry fs.DirEntry, err error) error {
+// eachFile calls f for the files of the source, in the order of their names.
+func (j javaProgram) eachFile(f func(path string, content []byte) error) error {
+	return fs.WalkDir(peerSource, j.dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -122,18 +140,18 @@ func eachPeerFile(f func(path string, content []byte) error) error {
 	})
 }
 
-// peerDigest names the version of the source.
-func peerDigest() (string, error) {
+// digest names the version of the source.
+func (j javaProgram) digest() (string, error) {
 	hash := sha256.New()
-	err := eachPeerFile(func(path string, content []byte) error {
+	err := j.eachFile(func(path string, content []byte) error {
 		_, err := fmt.Fprintf(hash, "%s %d %s", path, len(content), content)
 		return err
 	})
 	return hex.EncodeToString(hash.Sum(nil))[:12], err
 }
 
-func copyPeer(to string) error {
-	return eachPeerFile(func(path string, content []byte) error {
+func (j javaProgram) copy(to string) error {
+	return j.eachFile(func(path string, content []byte) error {
 		target := filepath.Join(to, filepath.FromSlash(path))
 		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 			return err
@@ -144,6 +162,9 @@ func copyPeer(to string) error {
 
 // peerArguments say what the peer is to do.
 func peerArguments(t task) []string {
+	if t.Mode == modeRebalance {
+		return rebalanceArguments(t)
+	}
 	buffer := int64(0)
 	if t.Mode == modeKeyOrder {
 		buffer = t.Topic.Records // so that the window bounds nothing
@@ -155,9 +176,27 @@ func peerArguments(t task) []string {
 	}
 }
 
+// rebalanceArguments are those of the Java consumer. A step is its member, with a minus when that leaves, and what is waited
+// before it, in milliseconds.
+func rebalanceArguments(t task) []string {
+	var steps []string
+	for _, s := range t.Steps {
+		member := s.Member
+		if s.Leaves {
+			member = -member
+		}
+		steps = append(steps, fmt.Sprintf("%d:%d", member, (t.Rest+s.Pause+t.Window).Milliseconds()))
+	}
+	return []string{
+		"brokers=" + strings.Join(t.Brokers, ","), "topic=" + t.Topic.Name, "group=" + t.Group,
+		fmt.Sprintf("partitions=%d", t.Topic.Partitions), fmt.Sprintf("heartbeat=%d", t.Heartbeat.Milliseconds()),
+		fmt.Sprintf("span=%d", t.Window.Milliseconds()), "steps=" + strings.Join(steps, ","),
+	}
+}
+
 // consume runs the peer in a process of its own and reads what it found.
 func (p *peer) consume(ctx context.Context, t task) (*result, error) {
-	command := exec.CommandContext(ctx, p.java, append([]string{peerHeap, "-cp", p.classPath, "ParallelPeer"}, peerArguments(t)...)...)
+	command := exec.CommandContext(ctx, p.java, append([]string{peerHeap, "-cp", p.classPath, p.class}, peerArguments(t)...)...)
 	command.WaitDelay = peerGrace
 	stdin, err := command.StdinPipe() // it ends with this
 	if err != nil {
@@ -188,6 +227,13 @@ type peerAnswer struct {
 
 // readPeer reads the peer's answer to a task.
 func readPeer(line []byte, t task) (*result, error) {
+	if t.Mode == modeRebalance {
+		var seen deliveries
+		if err := json.Unmarshal(line, &seen); err != nil {
+			return nil, fmt.Errorf("answer of %s: %w", t.Consumer, err)
+		}
+		return seen.measure(t)
+	}
 	var answer peerAnswer
 	if err := json.Unmarshal(line, &answer); err != nil {
 		return nil, fmt.Errorf("answer of %s: %w", t.Consumer, err)

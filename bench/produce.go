@@ -11,7 +11,8 @@ import (
 // stampedSize is the size of the records of the latency mode.
 const stampedSize = 100
 
-// produce writes Warmup+Count records at Rate, to the partitions in turn, each stamped with its number and its time.
+// produce writes Warmup+Count records at Rate, Burst at a time, to the partitions in turn, each stamped with its number and
+// its time.
 func produce(ctx context.Context, t task) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(t.Brokers...), kgo.DefaultProduceTopic(t.Topic.Name), kgo.ProducerLinger(0),
 		kgo.RequiredAcks(kgo.LeaderAck()), kgo.DisableIdempotentWrite(), kgo.RecordPartitioner(kgo.ManualPartitioner()))
@@ -20,7 +21,7 @@ func produce(ctx context.Context, t task) error {
 	}
 	defer client.Close()
 	failed := make(chan error, 1)
-	next := time.Now()
+	next, burst := time.Now(), max(1, t.Burst)
 	for i := range t.Warmup + t.Count {
 		record := &kgo.Record{Partition: int32(i % int(t.Topic.Partitions)), Value: stamp(i, time.Now())}
 		client.Produce(ctx, record, func(_ *kgo.Record, err error) {
@@ -36,8 +37,10 @@ func produce(ctx context.Context, t task) error {
 			return err
 		default:
 		}
-		next = next.Add(time.Second / time.Duration(t.Rate))
-		time.Sleep(time.Until(next))
+		if (i+1)%burst == 0 {
+			next = next.Add(time.Second * time.Duration(burst) / time.Duration(t.Rate))
+			time.Sleep(time.Until(next))
+		}
 	}
 	return client.Flush(ctx)
 }

@@ -63,6 +63,11 @@ func (r *report) add(s sample) {
 		progress("%-26s %-17s %.3f s, %.3f more than the ideal", s.Subject, s.Consumer, x.Seconds, over(x))
 	case modeNoop:
 		progress("%-14s %-22s %.3f CPU-s per million, %.0f k/s", s.Subject, s.Consumer, perMillion(x), perSecond(x)/1000)
+	case modeRebalance:
+		g := only(x)
+		progress("%-14s %-14s %d kept: %.1f ms, %.1f before; %d moved: %.1f ms", s.Subject, s.Consumer, g.Kept, g.KeptGap, g.Quiet, g.Moved, g.MovedGap)
+	case modePartitions:
+		progress("%-14s first %.2f s, of every partition %.2f s, close %.2f s", s.Consumer, x.First, x.Every, x.Stop)
 	case modeMemory:
 		progress("%-22s live %.1f MiB, peak %.1f MiB", s.Consumer, liveMiB(x), growthMiB(x))
 	}
@@ -126,6 +131,11 @@ var columns = map[string][]column{
 		{"live MiB", "%.1f", liveMiB, false}, {"peak growth MiB", "%.1f", growthMiB, false}, {"blocked handlers", "%.0f", handlers, false},
 		{"goroutines", "%.0f", goroutines, false},
 	},
+	modePartitions: {
+		{"first s", "%.2f", first, true}, {"every partition s", "%.2f", every, true}, {"close s", "%.2f", stopped, false},
+		{"OffsetFetch", "%.0f", offsetFetches, false}, {"ListOffsets", "%.0f", listOffsets, false},
+		{"CPU-s", "%.2f", cpuSeconds, false}, {"goroutines", "%.0f", goroutines, false}, {"peak MiB", "%.0f", peakMiB, false},
+	},
 }
 
 // peersOf returns who the others are compared with in a mode.
@@ -162,6 +172,8 @@ func (r *report) print(w io.Writer, asJSON bool) error {
 			r.printSlow(table, s.Broker)
 		case modeKeyOrder:
 			r.printKeyOrder(table, s.Broker)
+		case modeRebalance:
+			r.printRebalance(table, s.Broker)
 		default:
 			r.printTable(table, s.Broker, s.Mode)
 		}

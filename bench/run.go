@@ -24,8 +24,8 @@ type session struct {
 	options *options
 	broker  *broker
 	report  *report
-	// peer is the Parallel Consumer, nil where it cannot run.
-	peer *peer
+	// peers are the Java programs that can run, by consumer.
+	peers map[string]*peer
 	// filled are the end offsets of the topics that are there.
 	filled map[string][]int64
 	// serial numbers groups and topics.
@@ -49,18 +49,36 @@ func run(ctx context.Context, o *options) error {
 	return errors.Join(r.print(os.Stdout, o.json), failed)
 }
 
+// runOn runs the modes on one kind of broker: most on a single one, some on a cluster.
 func runOn(ctx context.Context, o *options, kind string, r *report) (err error) {
-	b, err := startBroker(ctx, kind)
+	modes := make(map[int][]string)
+	for _, mode := range o.modes {
+		nodes := 1
+		if mode == modePartitions {
+			nodes = manyNodes
+		}
+		modes[nodes] = append(modes[nodes], mode)
+	}
+	for _, nodes := range slices.Sorted(maps.Keys(modes)) {
+		if ctx.Err() == nil {
+			err = errors.Join(err, runModes(ctx, o, kind, nodes, modes[nodes], r))
+		}
+	}
+	return err
+}
+
+func runModes(ctx context.Context, o *options, kind string, nodes int, modes []string, r *report) (err error) {
+	b, err := startBroker(ctx, kind, nodes)
 	if err != nil || b == nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.stop()) }()
 	progress("%s at %s", b.name, strings.Join(b.addrs, ","))
 	s := &session{options: o, broker: b, report: r, filled: make(map[string][]int64)}
-	if slices.ContainsFunc(o.modes, func(mode string) bool { return slices.Contains(o.of(mode), parallelConsumer) }) {
-		s.peer = findPeer(ctx, kind)
-	}
-	for _, mode := range o.modes {
+	s.peers = findPeers(ctx, kind, func(consumer string) bool {
+		return slices.ContainsFunc(modes, func(mode string) bool { return slices.Contains(o.of(mode), consumer) })
+	})
+	for _, mode := range modes {
 		if failed := s.ask(ctx, mode); failed != nil {
 			err = errors.Join(err, fmt.Errorf("%s on %s: %w", mode, b.name, failed))
 		}
@@ -90,6 +108,10 @@ func (s *session) ask(ctx context.Context, mode string) (err error) {
 		err = s.noop(ctx)
 	case modeMemory:
 		err = s.memory(ctx)
+	case modeRebalance:
+		err = s.rebalance(ctx)
+	case modePartitions:
+		err = s.manyPartitions(ctx)
 	}
 	return err
 }
@@ -100,7 +122,7 @@ func (s *session) each(mode string, f func(consumer string, run int) error) erro
 	failed := make(map[string]error)
 	for run := range s.options.runs {
 		for _, consumer := range s.options.of(mode) {
-			if consumer == parallelConsumer && s.peer == nil || failed[consumer] != nil {
+			if _, isJava := javaPrograms[consumer]; isJava && s.peers[consumer] == nil || failed[consumer] != nil {
 				continue
 			}
 			if err := f(consumer, run); err != nil {
@@ -142,19 +164,22 @@ func (s *session) task(mode, consumer string, t topic, ends []int64, run int) ta
 }
 
 // committing are the modes whose consumers must have committed the end of every partition.
-var committing = []string{modeThroughput, modeKeyOrder, modeNoop}
+var committing = []string{modeThroughput, modeKeyOrder, modeNoop, modePartitions}
 
-// consume runs a consumer in a process of its own and keeps what it found.
-func (s *session) consume(ctx context.Context, t task, subject string) error {
+// measure runs a consumer in a process of its own and returns what it found.
+func (s *session) measure(ctx context.Context, t task) (*result, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.limit)
 	defer cancel()
-	r := &result{}
-	var err error
-	if t.Consumer == parallelConsumer {
-		r, err = s.peer.consume(ctx, t)
-	} else {
-		err = runChild(ctx, t, r)
+	if _, isJava := javaPrograms[t.Consumer]; isJava {
+		return s.peers[t.Consumer].consume(ctx, t)
 	}
+	r := &result{}
+	return r, runChild(ctx, t, r)
+}
+
+// consume measures a consumer and keeps what was found.
+func (s *session) consume(ctx context.Context, t task, subject string) error {
+	r, err := s.measure(ctx, t)
 	if err != nil {
 		return err
 	}

@@ -22,15 +22,21 @@ const (
 	modeKeyOrder   = "keyorder"
 	modeNoop       = "noop-keyorder"
 	modeMemory     = "memory"
+	modeRebalance  = "rebalance"
+	modePartitions = "partitions"
 )
 
-var modes = []string{modeThroughput, modeLatency, modeSlow, modeIdle, modeKeyOrder, modeNoop, modeMemory}
+var modes = []string{
+	modeThroughput, modeLatency, modeSlow, modeIdle, modeKeyOrder, modeNoop, modeMemory, modeRebalance, modePartitions,
+}
 
 // task is what a child process is to do. It travels as JSON.
 type task struct {
 	Role    string   `json:"role"`
 	Brokers []string `json:"brokers,omitempty"`
 	Topic   topic    `json:"topic"`
+	// Nodes is how many the embedded broker has; 0 is one.
+	Nodes int `json:"nodes,omitempty"`
 
 	// Consumer and Mode say who consumes and what is asked.
 	Consumer string `json:"consumer,omitempty"`
@@ -49,15 +55,24 @@ type task struct {
 	Budget int64 `json:"budget,omitempty"`
 	// Sleep is what the handler of partition 0 sleeps per record in the slow neighbor mode.
 	Sleep time.Duration `json:"sleep,omitempty"`
-	// Window is how long the slow neighbor and the idle mode measure, Rest how long they, and the memory mode, wait before.
+	// Window is how long the slow neighbor and the idle mode measure, and the rebalance mode before and after each step; Rest
+	// is how long these modes, and the memory mode, wait before.
 	Window time.Duration `json:"window,omitempty"`
 	Rest   time.Duration `json:"rest,omitempty"`
 
-	// Rate is the records per second that are produced in the latency mode; Warmup is how many of the first records do
-	// not count, Count how many do.
+	// Rate is the records per second that are produced in the latency and the rebalance mode, Burst how many at a time (0 is
+	// one); Warmup is how many of the first records do not count, Count how many do.
 	Rate   int `json:"rate,omitempty"`
+	Burst  int `json:"burst,omitempty"`
 	Warmup int `json:"warmup,omitempty"`
 	Count  int `json:"count,omitempty"`
+
+	// Heartbeat is the interval of the rebalance mode's members, Steps is who comes and goes.
+	Heartbeat time.Duration `json:"heartbeat,omitempty"`
+	Steps     []step        `json:"steps,omitempty"`
+
+	// requests counts those of the partitions mode, in the consumer's own process.
+	requests *requests
 }
 
 // topic is a topic and how it is filled.
@@ -125,4 +140,15 @@ type result struct {
 	LiveGrowth int64 `json:"liveGrowth,omitempty"`
 	PeakGrowth int64 `json:"peakGrowth,omitempty"`
 	Handlers   int64 `json:"handlers,omitempty"`
+
+	// Gaps are the rebalance mode's steps; a sample has one of them.
+	Gaps []gaps `json:"gaps,omitempty"`
+
+	// First is the partitions mode's seconds to the first record, Every to the last partition's first one, and Stop those of
+	// giving all partitions back. OffsetFetches and ListOffsets are requests, at the broker that got most of them.
+	First         float64 `json:"first,omitempty"`
+	Every         float64 `json:"every,omitempty"`
+	Stop          float64 `json:"stop,omitempty"`
+	OffsetFetches int     `json:"offsetFetches,omitempty"`
+	ListOffsets   int     `json:"listOffsets,omitempty"`
 }

@@ -82,7 +82,9 @@ func load(ctx context.Context, t task) (*loaded, error) {
 	}
 	defer client.Close()
 	admin := kadm.NewClient(client)
-	if _, err := admin.CreateTopic(ctx, t.Topic.Partitions, 1, nil, t.Topic.Name); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+	inSync := "1" // a cluster's default may be more than the one replica
+	configs := map[string]*string{"min.insync.replicas": &inSync}
+	if _, err := admin.CreateTopic(ctx, t.Topic.Partitions, 1, configs, t.Topic.Name); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 		return nil, fmt.Errorf("create %s: %w", t.Topic.Name, err)
 	}
 	words := newText()
