@@ -1,11 +1,12 @@
-// Command bench measures Troupe beside its peers, sarama's ConsumerGroup, franz-go and Confluent's Parallel Consumer, over
-// the same topics of the same broker in the same run:
+// Command bench measures Troupe beside its peers, sarama's ConsumerGroup, franz-go, Confluent's Parallel Consumer and Kafka's
+// Java consumer, over the same topics of the same broker in the same run:
 //
 //	go run .                                             # embedded broker, 100 B records, three runs: less than a minute
 //	go run . -broker embedded,kafka -topics all          # every size and codec, also on a real Kafka
 //	go run . -mode latency,slow,idle -broker kafka       # the other questions
 //	go run . -mode keyorder,noop-keyorder -broker kafka  # key order, beside the Parallel Consumer where Java is there
 //	go run . -mode memory                                # what is held when no handler returns
+//	go run . -mode rebalance,partitions -broker kafka    # members that come and go; thousands of partitions on three nodes
 //
 // # Processes
 //
@@ -14,8 +15,9 @@
 // again with an environment variable and given their task as JSON on standard input; when that closes they exit, so
 // that nothing outlives the command. A real Kafka comes from integration/launch, with its environment variables.
 //
-// The Parallel Consumer is a Java program in java/, built by Maven once, in the user's cache folder, and run as a process
-// of its own too. Without Java or Maven a line that begins with SKIPPED says so. It takes part on a real Kafka only.
+// The Parallel Consumer is a Java program in java/, Kafka's Java consumer one in javaconsumer/. Each is built by Maven once, in
+// the user's cache folder, and run as a process of its own too. Without Java or Maven a line that begins with SKIPPED says so.
+// They take part on a real Kafka only.
 //
 // # What is measured
 //
@@ -26,8 +28,8 @@
 // one run only. CPU seconds per million records are what survives a noisy machine; records per second are quoted beside.
 //
 // All consumers use their own defaults, with three exceptions: sarama fetches 1 MiB per partition at first, as the others
-// do; sarama and franz-go assign by range, which is Troupe's assignor; and franz-go is polled for at most 500 records,
-// Troupe's batch and the Java client's. The handler looks at the length of each value and counts it.
+// do; sarama and franz-go assign by range, which makes no difference to a member that is alone; and franz-go is polled for at
+// most 500 records, Troupe's batch and the Java client's. The handler looks at the length of each value and counts it.
 //
 // # Key order
 //
@@ -49,4 +51,22 @@
 // The records of 60 partitions are all alike and compress to nearly nothing. No handler returns. After ten seconds the
 // growth of the live heap, after a collection, and that of the process's largest size are told: Troupe's under
 // MemoryBudget, the peers' under their own defaults, which bound no such thing.
+//
+// # Rebalance
+//
+// A producer writes a record to each of 12 partitions every 10 ms. One member is alone, a second joins, a third joins, and the
+// first, which leads the group by then, leaves. All members of a run are in one process, so that one clock times them, and
+// handlers only note what they get. All consumers assign by cooperative-sticky and have the same heartbeat interval; what is
+// waited before a step is random, and the same for all consumers of a run.
+//
+// The span after each step is compared with an equally long one before it, over the partitions that stay with their member:
+// the longest time between two deliveries of one partition, in either. Of the partitions that move it is the longest time
+// from the last delivery at one member to the first at the next. A run fails in which a record came to nobody although a later
+// one of its partition did. "Repeated" are records that came twice, "moved before" partitions that moved when nothing should.
+//
+// # Partitions
+//
+// A lone member reads a topic of 3,000 partitions, ten records each, on a cluster of three nodes, in a process and a group of
+// its own. It is told when the first record came, when every partition had brought one, and how long it took to commit, give all
+// up and leave. OffsetFetch and ListOffsets are counted where the client writes them, at the broker that got most of them.
 package main
