@@ -184,8 +184,9 @@ func (g *group) start(ctx actor.Context) {
 	g.shared.board.subscribed(g.subscription)
 	var err error
 	// A coordinator that moves while the session runs is sought at least as often as heartbeats are due.
-	longest := min(s.Backoff.Max, s.HeartbeatInterval)
-	g.link, err = rebalance.NewLink(rebalance.LinkConfig{BackoffInitial: min(s.Backoff.Initial, longest), BackoffMax: longest, Seed: s.Seed})
+	g.link, err = rebalance.NewLink(rebalance.LinkConfig{
+		BackoffInitial: s.Backoff.Initial, BackoffMax: s.Backoff.Max, SeekAtLeast: s.HeartbeatInterval, Seed: s.Seed,
+	})
 	if err != nil {
 		panic(err)
 	}

@@ -80,9 +80,11 @@ func (g *group) coordinatorAnswered(ctx actor.Context, m *coordinatorAnswered) {
 			if !onTheWay(m.err) {
 				g.shared.board.troubled(m.err)
 			}
-			g.shared.trouble("coordinator", m.err, g.shared.settings.Backoff.Initial)
 		}
 		g.feedLink(ctx, rebalance.NotFound{Seq: m.seq, Err: m.err})
+		if at, planned := g.link.Deadline(); planned {
+			g.shared.trouble("coordinator", m.err, max(0, time.Until(at)))
+		}
 		return
 	}
 	g.feedLink(ctx, rebalance.Found{Seq: m.seq, Broker: m.broker})

@@ -94,7 +94,7 @@ func givesUp(t *testing.T, b broker, c api.Config, instance string, hang time.Du
 	require.ErrorIs(t, receive(t, late), actors.ErrStale)
 	settled(t, 2, one, two)
 	require.ErrorIs(t, cause, actors.ErrOverdue)
-	require.EqualValues(t, 1, one.Stats().StaleAcks)
+	require.EqualValues(t, 2, one.Stats().StaleAcks, "its acknowledgment and its return")
 	require.NoError(t, one.Healthy())
 	n += fill(t, b, topic, 2, 10)
 	one.allHandledIn(t, patience, l, n)

