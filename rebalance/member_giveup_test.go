@@ -134,6 +134,9 @@ func TestASecondGiveUpOnlyShortens(t *testing.T) {
 	r.step(GiveUp{DrainUntil: epoch0.Add(time.Hour), Deadline: epoch0.Add(time.Hour)}, "")
 	r.step(GiveUp{DrainUntil: epoch0.Add(time.Second), Deadline: epoch0.Add(time.Second)}, "RevokePartitions(2)")
 	r.wait(time.Second).step(Tick{}, "LosePartitions(2) LeaveGeneration >UNJOINED GaveUp")
+	if r.m.MemberID() != "me" {
+		t.Error("there was no time for LeaveGroup: the coordinator still counts the member in")
+	}
 }
 
 func TestLossWhileGivingUp(t *testing.T) {

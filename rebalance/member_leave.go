@@ -165,11 +165,13 @@ func (m *Member) leaveTick(now time.Time) error {
 		return m.leaveOn()
 	}
 	var undone error
+	if m.memberID != "" { // the coordinator was not told, and may still count the member in
+		m.leave.keptID = m.memberID
+	}
 	switch {
 	case m.held.owned() > 0:
 		undone = fmt.Errorf("rebalance: %w: %d partitions not released", ErrLeaveUnfinished, m.held.owned())
 	case m.request.kind == requestLeave:
-		m.leave.keptID = m.memberID
 		undone = fmt.Errorf("rebalance: %w: LeaveGroup not answered", ErrLeaveUnfinished)
 	default:
 		undone = fmt.Errorf("rebalance: %w: %d lost partitions not released", ErrLeaveUnfinished, m.held.count(holdLost))

@@ -312,9 +312,7 @@ func (s *Standalone) tick(now time.Time) error {
 }
 
 func (s *Standalone) leaveAsked(now time.Time, in Leave) error {
-	// Times that have passed, zero included, mean now.
-	in.Deadline = later(in.Deadline, now)
-	in.DrainUntil = earlier(later(in.DrainUntil, now), in.Deadline)
+	in = boundedLeave(now, in)
 	if s.state == StateLeaving { // an earlier deadline holds; a later one changes nothing
 		if !in.Deadline.Before(s.leave.deadline) && !in.DrainUntil.Before(s.leave.drainUntil) {
 			return nil
