@@ -34,6 +34,8 @@ type board struct {
 	link          rebalance.LinkState
 	leader        bool
 	lastHeartbeat time.Time
+	// lastSign is the last sign of life in the group: a heartbeat that was answered, or the SyncGroup of the generation.
+	lastSign      time.Time
 	rebalances    uint64
 	lastEpoch     kafka.AssignmentEpoch
 	cells         map[kafka.TopicPartition]*cell
@@ -191,9 +193,10 @@ func (b *board) linked(state rebalance.LinkState) {
 	})
 }
 
-func (b *board) entered(leader bool) {
+// entered notes a generation, and when its SyncGroup was sent.
+func (b *board) entered(leader bool, sent time.Time) {
 	b.change(func() {
-		b.leader = leader
+		b.leader, b.lastSign = leader, sent
 		b.rebalances++
 	})
 }
@@ -239,7 +242,7 @@ func (b *board) subscribed(topics []string) {
 func (b *board) beat(sent time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.lastHeartbeat = sent
+	b.lastHeartbeat, b.lastSign = sent, sent
 }
 
 func (b *board) add(c *cell) {
@@ -320,8 +323,8 @@ func (b *board) healthy(now time.Time, session time.Duration) error {
 	if b.standalone && b.trouble != nil {
 		return fmt.Errorf("%w: %w", ErrNotHealthy, b.trouble)
 	}
-	if !b.lastHeartbeat.IsZero() && now.Sub(b.lastHeartbeat) > session {
-		return fmt.Errorf("%w: no heartbeat was answered for %v", ErrNotHealthy, now.Sub(b.lastHeartbeat).Round(time.Millisecond))
+	if !b.lastSign.IsZero() && now.Sub(b.lastSign) > session {
+		return fmt.Errorf("%w: no heartbeat was answered for %v", ErrNotHealthy, now.Sub(b.lastSign).Round(time.Millisecond))
 	}
 	for _, c := range b.sortedCells() {
 		if how := condition(c.condition.Load()); how == conditionPaused || how == conditionFailed {

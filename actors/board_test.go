@@ -59,6 +59,8 @@ func TestBoard_HealthySaysWhatIsWrong(t *testing.T) {
 	assert.NoError(t, healthy())
 	b.beat(now.Add(-11 * time.Second))
 	assert.ErrorContains(t, healthy(), "no heartbeat was answered for 11s")
+	b.entered(false, now) // it was out of the group meanwhile, and nothing was due yet
+	assert.NoError(t, healthy())
 	b.beat(now)
 	c := newCell(at(2), 1)
 	b.add(c)

@@ -401,7 +401,7 @@ func (g *group) sendSync(ctx actor.Context, e rebalance.SendSync) {
 
 func (g *group) enterGeneration(ctx actor.Context, e rebalance.EnterGeneration) {
 	g.held, g.memberID, g.generation = false, e.MemberID, e.Generation
-	g.shared.board.entered(e.Leader)
+	g.shared.board.entered(e.Leader, g.syncSent)
 	g.metadata.watch(e.Leader, e.Topics)
 	entered := &generationEntered{generation: e.Generation, memberID: e.MemberID, since: g.syncSent, early: e.Early}
 	g.tell(ctx, heartbeatKey, entered)

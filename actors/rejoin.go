@@ -12,6 +12,9 @@ import (
 
 // Rejoin asks for a rebalance; see api.Consumer.Rejoin.
 func (t *Tree) Rejoin(ctx context.Context, reason string) error {
+	if t.shared.standalone != nil {
+		return ErrNoGroup
+	}
 	m := &rejoinWanted{reason: reason, answer: make(chan error, 1)}
 	t.shared.sys.root.Send(t.rootPID, m)
 	select {
@@ -55,9 +58,6 @@ func (r *root) answerAsked() {
 
 func (g *group) rejoinWanted(ctx actor.Context, m *rejoinWanted) {
 	switch state := g.member.State(); {
-	case g.shared.standalone != nil:
-		m.reply(ErrNoGroup)
-		return
 	case g.closing || state == rebalance.StateFatal:
 		m.reply(ErrClosing)
 		return

@@ -139,12 +139,13 @@ func (t *Tree) Healthy() error {
 	default:
 		now := time.Now()
 		err := t.shared.board.healthy(now, t.shared.settings.SessionTimeout)
+		if err == nil {
+			return nil
+		}
 		for _, r := range t.shared.gates.givenUp(now) {
-			if err != nil {
-				err = fmt.Errorf("%w: %w", err, &OverdueError{
-					TopicPartition: r.TopicPartition, Offset: r.Offset, Age: r.Age, Limit: t.shared.settings.MaxProcessingTime,
-				})
-			}
+			err = fmt.Errorf("%w: %w", err, &OverdueError{
+				TopicPartition: r.TopicPartition, Offset: r.Offset, Age: r.Age, Limit: t.shared.settings.MaxProcessingTime,
+			})
 		}
 		return err
 	}

@@ -2,6 +2,7 @@ package actors
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,5 +60,49 @@ func TestTree_APatternAsksForWhatThereIsAlsoAfterTheGroupActorDied(t *testing.T)
 		assert.Equal(t, []string{"orders", "other"}, w.tree.Stats().Subscription)
 		assert.Len(t, eventsOf[event.SubscriptionChanged](w), 3, "at the start, when topics came, and of the new group actor")
 		assert.Len(t, w.tree.Stats().Partitions, 2)
+	})
+}
+
+func TestTree_AMemberThatRestsFollowsItsPatternAndNothingMakesItJoinSooner(t *testing.T) {
+	inLimitedTree(t, func(w *treeWorld) {
+		w.settings.Registrations[0].Topics, w.settings.Registrations[0].Allow = nil, []string{"or.*", "other"}
+		h := newHanging("0@5")
+		w.setHandle(h.handle)
+		var first sync.Once
+		w.c.hook("Metadata", func(context.Context) error {
+			first.Do(func() { time.Sleep(2 * time.Second) })
+			return nil
+		})
+		w.start()
+		w.sleep(time.Second)
+		assert.Equal(t, "UNJOINED", w.state(), "it waits for its topics")
+		assert.NoError(t, w.tree.Rejoin(context.Background(), "nothing is known yet"))
+		w.sleep(3500 * time.Millisecond)
+		assert.Equal(t, "ASSIGNED", w.state())
+		w.sleep(time.Second)
+		assert.NoError(t, w.tree.Rejoin(context.Background(), "while it gives up"))
+		w.sleep(2 * time.Second)
+		assert.Equal(t, "UNJOINED", w.state(), "it rests")
+
+		joins := linesWith(w.c.lines(), "join ")
+		w.c.topic("other", 1, 5)
+		assert.NoError(t, w.tree.Rejoin(context.Background(), "while it rests"))
+		w.sleep(w.settings.MetadataMaxAge + time.Second)
+		assert.Equal(t, []string{"orders", "other"}, w.tree.Stats().Subscription)
+		w.kill("group")
+		w.sleep(30 * time.Second)
+		assert.NoError(t, w.tree.Rejoin(context.Background(), "while the next one rests"))
+		w.sleep(time.Second)
+		assert.Equal(t, "UNJOINED", w.state())
+		assert.ErrorIs(t, w.tree.Healthy(), ErrOverdue)
+		assert.Equal(t, joins, linesWith(w.c.lines(), "join "), "nothing of it makes it join")
+
+		close(h.release)
+		w.sleep(200 * time.Millisecond)
+		assert.NoError(t, w.tree.Healthy(), "it was out for longer than a session, and is back")
+		w.sleep(5 * time.Second)
+		w.allDone()
+		assert.Len(t, w.tree.Stats().Partitions, 3)
+		assert.LessOrEqual(t, linesWith(w.c.lines(), "join "), joins+2)
 	})
 }
