@@ -99,6 +99,7 @@ func (g *group) resubscribe(ctx actor.Context) {
 	}
 	before := g.subscription
 	g.subscription = g.shared.selection.Topics(listed)
+	g.forgetTopics(gone)
 	if first := g.metadata.answered.IsZero(); !first && slices.Equal(g.subscription, before) {
 		return
 	}
@@ -111,6 +112,23 @@ func (g *group) resubscribe(ctx actor.Context) {
 	g.shared.logger.Info("subscription changed", zap.Int("topics", len(changed.Topics)),
 		zap.Strings("added", changed.Added), zap.Strings("removed", changed.Removed))
 	g.feed(ctx, rebalance.SubscriptionChanged{Topics: changed.Topics, Gone: gone})
+}
+
+// forgetTopics drops what is known of topics that are gone and that nobody asks for any more: there is no end to the names that
+// come and go.
+func (g *group) forgetTopics(gone []string) {
+	wanted := make(map[string]bool)
+	for _, name := range g.watched() {
+		wanted[name] = true
+	}
+	for tp := range g.parts {
+		wanted[tp.Topic] = true
+	}
+	for _, name := range gone {
+		if !wanted[name] && !g.metadata.topics[name].known() {
+			delete(g.metadata.topics, name)
+		}
+	}
 }
 
 // freshEnough is how old metadata may be for a JoinGroup that patterns go into.
