@@ -14,7 +14,7 @@ import (
 // errTopicRecreated is why nothing is committed for a partition of a topic that was made anew.
 var errTopicRecreated = errors.New("the topic was deleted and made anew")
 
-// positionSide is the partition's side of a position that is set back, as in actors/partition_fetch.go.
+// positionSide is the partition's side of a position that is set back, as in actors/partition_rewind.go.
 type positionSide struct {
 	// topicID is the incarnation that is read, lastEpoch the leader epoch of what was read last.
 	topicID   kafka.TopicID
