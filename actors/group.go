@@ -280,8 +280,7 @@ func (g *group) run(ctx actor.Context, effect rebalance.Effect) {
 	case rebalance.SendSync:
 		g.sendSync(ctx, e)
 	case rebalance.SendLeave:
-		g.leaveSeq = e.Seq
-		g.tell(ctx, heartbeatKey, &leaveGroup{seq: e.Seq, request: e.Request})
+		g.sendLeave(ctx, e)
 	case rebalance.QueryTopics:
 		g.metadata.query(e.Seq, e.Topics, g.watched())
 	case rebalance.HoldCommits:

@@ -135,3 +135,17 @@ func passing(code kafka.ErrorCode) bool {
 		return onTheWay(code)
 	}
 }
+
+// sendLeave has the heartbeat say that the member leaves. While that actor is being replaced it is as if the coordinator could
+// not be reached: nobody would answer, and the leave would last until its deadline.
+func (g *group) sendLeave(ctx actor.Context, e rebalance.SendLeave) {
+	g.leaveSeq = e.Seq
+	if g.Lookup(heartbeatKey) == nil {
+		g.feed(ctx, rebalance.LeaveAnswered{Seq: e.Seq, Err: errNoHeartbeat})
+		return
+	}
+	g.tell(ctx, heartbeatKey, &leaveGroup{seq: e.Seq, request: e.Request})
+}
+
+// errNoHeartbeat is why a LeaveGroup was not sent.
+var errNoHeartbeat = errors.New("troupe: the heartbeat actor is being replaced")

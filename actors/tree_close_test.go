@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -262,6 +263,30 @@ func TestClose_WithoutAnyTimeLeavesNothingBehind(t *testing.T) {
 			w.sleep(100 * time.Millisecond)
 			w.idle()
 			assert.Empty(t, w.tree.shared.sys.alive())
+		})
+	}
+}
+
+func TestClose_AHeartbeatActorThatDiesWhileItLeavesHoldsNobodyUp(t *testing.T) {
+	for seed := range uint64(10) { // the jitter decides whether LeaveGroup is tried again before the actor is back
+		inTree(t, func(w *treeWorld) {
+			w.settings.Seed = seed
+			w.c.topic("orders", 2, 10)
+			var begun atomic.Bool
+			w.c.hook("LeaveGroup", func(ctx context.Context) error {
+				if begun.Swap(true) {
+					return nil
+				}
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+			w.start()
+			w.sleep(3 * time.Second)
+			time.AfterFunc(500*time.Millisecond, func() { w.kill("heartbeat") })
+			_, took, err := w.closeIn(30 * time.Second)
+			assert.NoError(t, err)
+			assert.Less(t, took, 2*time.Second)
+			assert.Equal(t, 1, linesWith(w.c.lines(), "leave "))
 		})
 	}
 }
