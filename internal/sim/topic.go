@@ -174,7 +174,7 @@ func (v *topicView) infos() map[string]rebalance.TopicInfo {
 	return map[string]rebalance.TopicInfo{topic: {ID: v.known.id, Partitions: int32(v.known.count)}}
 }
 
-// metadataAnswered takes over what a broker says of the topic. seq is the question of a group leader's, 0 for none.
+// metadataAnswered takes over what a broker says of the topic. The call's seq is the question of a group leader's, 0 for none.
 func (g *groupShell) metadataAnswered(c *call) {
 	v := &g.topic
 	if c.seq == 0 {

@@ -95,9 +95,9 @@ type Config struct {
 	// is an event.ProcessingOverdue, the handler's context ends with an *actors.OverdueError, and the member gives everything
 	// up: its other partitions, and the other keys of this one, drain within DrainTimeout, all that is finished is committed,
 	// and it leaves the group, also as a static member, so that others take the partitions at once. (Handlers of one
-	// partition under [KeyOrder] or [Unordered] share a context, which ends when the others have, or shortly before the drain.) It joins again by itself when the handlers that it did not
-	// wait for have returned (an actor: has stopped); until then Healthy and Stats name them. What they acknowledge late is
-	// dropped and counted.
+	// partition under [KeyOrder] or [Unordered] share a context, which ends when the others have, or shortly before the
+	// drain.) It joins again by itself when the handlers that it did not wait for have returned (an actor: has stopped);
+	// until then Healthy and Stats name them. What they acknowledge late is dropped and counted.
 	//
 	// The Java client's max.poll.interval.ms, whose default is 5 min, but for this: there a member that does not poll in time
 	// is out, however little each record took, while here handlers never delay heartbeats, so that a slow one costs nothing

@@ -12,7 +12,8 @@ import (
 // observerGrace is how long Close waits for an observer to take the last events.
 const observerGrace = 250 * time.Millisecond
 
-// Consumer is a running member of a consumer group, or one that reads what it is assigned ([Assign]). All methods are safe from any goroutine, at any time.
+// Consumer is a running member of a consumer group, or one that reads what it is assigned ([Assign]). All methods are safe from
+// any goroutine, at any time.
 type Consumer struct {
 	tree     *actors.Tree
 	observer *observer // nil without one
@@ -123,8 +124,8 @@ func (c *Consumer) WaitJoined(ctx context.Context) error { return c.tree.WaitJoi
 // readiness probe see WaitJoined. A stuck partition is one that is paused (its restart budget is spent) or cannot be read.
 // Beside [Assign], where there are no heartbeats, it is the brokers' answers about the topics that must come.
 //
-// A handler that does not return is not seen, since nobody but you knows how long one may take: watch
-// Stats().Partitions[i].HandlerSince, which is when the running delivery began. Nor is a missing topic.
+// A handler that does not return is not seen without Config.MaxProcessingTime, since nobody but you knows how long one may
+// take: watch Stats().Partitions[i].HandlerSince, which is when the running delivery began. Nor is a missing topic.
 func (c *Consumer) Healthy() error { return c.tree.Healthy() }
 
 // Stats returns a snapshot. It waits for no actor and costs a walk over the partitions.

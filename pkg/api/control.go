@@ -26,15 +26,17 @@ func (c *Consumer) Resume(ctx context.Context, partitions ...kafka.TopicPartitio
 
 // Commit commits what is finished now, of every partition owned, without waiting for the commit strategy, and returns when
 // the coordinator has confirmed it, or ctx or Config.CloseTimeout has ended. With nothing to commit, or under
-// commit.Manual(), or beside [Assign], it returns nil at once. The error is a *commit.FlushError of one of the partitions that failed. What it
-// could not commit stays due.
+// commit.Manual(), or beside [Assign], it returns nil at once. The error is a *commit.FlushError of one of the partitions that
+// failed. What it could not commit stays due.
 func (c *Consumer) Commit(ctx context.Context) error { return c.tree.Commit(ctx) }
 
 // Rejoin asks the group for a rebalance, with a reason that appears in the brokers' logs (at most 255 bytes of it, from
 // Kafka 3.2 on), and returns when it has begun or will begin after the one that is under way; it does not wait for its end.
-// Where the member is about to join anyway, it returns nil at once. It returns actors.ErrClosing when the consumer closes, Err
+// Where the member is about to join anyway, it returns nil at once; so it does while the member is out of the group because of
+// Config.MaxProcessingTime, which it does not cut short. It returns actors.ErrClosing when the consumer closes, Err
 // when it has ended, and an error wrapping that of ctx when ctx ends first. Partitions that stay are handled on under
-// rebalance.CooperativeSticky. It may be called inside of a handler. Beside [Assign] it is actors.ErrNoGroup. (Java: KafkaConsumer.enforceRebalance, KIP-568, KIP-800.)
+// rebalance.CooperativeSticky. It may be called inside of a handler. Beside [Assign] it is actors.ErrNoGroup. (Java:
+// KafkaConsumer.enforceRebalance, KIP-568, KIP-800.)
 func (c *Consumer) Rejoin(ctx context.Context, reason string) error {
 	return c.tree.Rejoin(ctx, reason)
 }

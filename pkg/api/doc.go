@@ -14,8 +14,8 @@
 // # What you say
 //
 // A [Config] is plain data. Every zero field means its documented default, and a default gives way where it would not fit
-// to what you did set. After it come the parts, in any order: registrations, made by [Handle], [HandleBatch] and
-// [HandleActor], which say who handles which topics, and options such as [WithLogger]. What belongs to one kind of handler
+// to what you did set. After it come the parts, in any order: registrations, made by [Handle], [HandleBatch],
+// [HandleAsync] and [HandleActor], which say who handles which topics, and options such as [WithLogger]. What belongs to one kind of handler
 // only, such as [UseBatch], does not compile with another.
 //
 // Everything is checked before anything starts, and everything that is wrong is in one *[ConfigError]. [Resolve] only
