@@ -8,7 +8,8 @@ import (
 
 // Pause stops the delivery of partitions, of all when none is named, and returns when no record of them can begin and no
 // call of a handler runs on them any more, or when ctx ends: then the pause holds all the same, and the error says so. What
-// was handed to an actor or an asynchronous handler before may still be acknowledged. Inside of a handler it does not wait.
+// was handed to an actor or an asynchronous handler before may still be acknowledged. Inside of a handler it does not wait,
+// nor for a call that its partition's drain has not waited for either (event.HandlerAbandoned).
 //
 // Nothing is lost by it: records that were fetched are kept and delivered in order after [Consumer.Resume], none twice.
 // Heartbeats, fetching up to what may be kept, and commits go on. A pause holds for as long as the consumer lives, also for
