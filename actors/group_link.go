@@ -76,13 +76,11 @@ func (g *group) linkMoved(ctx actor.Context, e rebalance.LinkMoved) {
 
 func (g *group) coordinatorAnswered(ctx actor.Context, m *coordinatorAnswered) {
 	if m.err != nil {
-		if !errors.Is(m.err, context.Canceled) {
-			if !onTheWay(m.err) {
-				g.shared.board.troubled(m.err)
-			}
+		if !errors.Is(m.err, context.Canceled) && !onTheWay(m.err) {
+			g.shared.board.troubled(m.err)
 		}
 		g.feedLink(ctx, rebalance.NotFound{Seq: m.seq, Err: m.err})
-		if at, planned := g.link.Deadline(); planned {
+		if at, planned := g.link.Deadline(); planned && !errors.Is(m.err, context.Canceled) {
 			g.shared.trouble("coordinator", m.err, max(0, time.Until(at)))
 		}
 		return

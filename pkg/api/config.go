@@ -182,7 +182,7 @@ type Config struct {
 	RequestTimeout time.Duration
 	// Backoff is the wait between tries of whatever talks to a broker (retry.backoff.ms, reconnect.backoff.ms and their
 	// .max.ms). Default 100 ms, doubling up to 10 s, with a fifth of it random. The coordinator is sought again after
-	// HeartbeatInterval at the latest.
+	// HeartbeatInterval at the latest, unless it is a right that is missing.
 	Backoff supervisor.Backoff
 
 	// Restart says how failures of handlers are answered where the registration has no Restart of its own. No Kafka
