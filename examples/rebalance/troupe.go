@@ -33,6 +33,11 @@ func (t *troupe) comeAndGo(ctx context.Context) error {
 		}
 		t.pass(ctx)
 	}
+	t.say(t.members[0].name + " asks for a rebalance")
+	if err := t.members[0].Rejoin(ctx, "to show that nobody notices"); err != nil {
+		return err
+	}
+	t.pass(ctx)
 	for range t.settings.members {
 		leaving := t.members[0]
 		if err := t.leave(leaving); err != nil {

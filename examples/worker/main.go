@@ -209,6 +209,10 @@ func logEvent(log *zap.Logger, e event.Event) {
 			zap.Int("partitions", len(e.Partitions)), zap.Error(e.Err))
 	case event.ProcessingOverdue:
 		fields = append(fields, zap.Stringer("partition", e.TopicPartition), zap.Int64("offset", e.Offset), zap.Duration("limit", e.Limit))
+	case event.PartitionStuck:
+		fields = append(fields, zap.Stringer("partition", e.TopicPartition), zap.String("waiting", e.Waiting), zap.Duration("age", e.Age))
+	case event.SubscriptionChanged:
+		fields = append(fields, zap.Int("topics", len(e.Topics)), zap.Strings("added", e.Added), zap.Strings("removed", e.Removed))
 	case event.HandlerFailed:
 		fields = append(fields, zap.Stringer("partition", e.TopicPartition), zap.Int64("offset", e.Offset), zap.Error(e.Err))
 	case event.PartitionPaused:
