@@ -236,7 +236,7 @@ func (r *report) printSlow(w io.Writer, broker string) {
 			}
 			alone, beside := of(others, false), of(others, true)
 			printRow(w, []string{subject, consumer, fmt.Sprintf("%.0f", alone), fmt.Sprintf("%.0f", beside),
-				fmt.Sprintf("%.1f", 100*beside/alone), fmt.Sprintf("%.0f", of(slow, true))})
+				figure("%.1f", 100*beside/alone), fmt.Sprintf("%.0f", of(slow, true))})
 		}
 	}
 }
