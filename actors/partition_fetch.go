@@ -65,6 +65,8 @@ type intake struct {
 	failed   bool
 	alarm    alarm
 	failures int
+	// displaced counts the times in a row that the leader did not have the position, with no fetch in between that succeeded.
+	displaced int
 	// unread is since when fetches of the partition fail, zero while they do not, and unreadErr what they failed with last.
 	unread    time.Time
 	unreadErr error
@@ -188,10 +190,11 @@ func (p *partition) recordsFetched(ctx actor.Context, m *recordsFetched) {
 		p.shared.staleMessage()
 		return
 	}
-	if answer.Err == nil {
-		in.unread, in.unreadErr = time.Time{}, nil
-	} else {
+	switch {
+	case answer.Err != nil:
 		in.unanswered(time.Now(), answer.Err)
+	case answer.Diverging == nil:
+		in.unread, in.unreadErr, in.displaced = time.Time{}, nil, 0
 	}
 	if end := answer.HighWatermark; answer.Err == nil && end >= 0 {
 		if p.shared.settings.Isolation == kafka.ReadCommitted && answer.LastStableOffset >= 0 {
@@ -269,10 +272,23 @@ func (p *partition) outOfRange(ctx actor.Context) {
 		ctx.Send(p.group, &replicaPreferred{tp: p.tp, epoch: p.epoch, broker: -1})
 	case rebalance.StartFromReset:
 		p.intake.reset = newResetLookup(d)
+		p.misplaced(kafka.OffsetOutOfRange)
 		p.lookUp(ctx)
 	case rebalance.StartFails:
 		p.startFails(p.intake.fetchFrom, d.Err)
 	case rebalance.StartAt:
+	}
+}
+
+// misplaced is called when the leader does not have the position. One that does not have the position that it named itself is
+// asked again later: else nothing but the network would hold the next try up.
+func (p *partition) misplaced(err error) {
+	in := &p.intake
+	in.displaced++
+	if in.displaced > 1 {
+		in.unanswered(time.Now(), err)
+		in.failures = in.displaced - 2
+		p.retryIntake()
 	}
 }
 

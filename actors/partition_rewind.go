@@ -18,6 +18,7 @@ var errPositionReset = errors.New("troupe: the position was set back")
 // truncated goes back to where the logs agree (KIP-320).
 func (p *partition) truncated(ctx actor.Context, end EpochEnd) {
 	p.intake.lastEpoch = end.Epoch
+	p.misplaced(errPositionReset)
 	p.reposition(ctx, min(end.EndOffset, p.intake.fetchFrom), "truncated", nil)
 }
 

@@ -101,6 +101,8 @@ func (p *partition) offsetFound(ctx actor.Context, m *offsetFound) {
 	}
 	reason := in.reset.reason(in.fetchFrom, answer.Offset)
 	in.reset, in.failures, in.lastEpoch = nil, 0, answer.LeaderEpoch
-	in.unread, in.unreadErr = time.Time{}, nil
+	if in.displaced <= 1 { // else the offsets before it were refused, and this one may be
+		in.unread, in.unreadErr = time.Time{}, nil
+	}
 	p.reposition(ctx, answer.Offset, reason, nil)
 }
