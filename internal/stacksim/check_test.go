@@ -265,6 +265,9 @@ func (w *world) checkEvents() {
 		case event.ActorRestarted:
 			w.ledger.violated("G10", "%s: actor %s restarted: %v", s.p, e.Actor, e.Err)
 		case event.Refused:
+			if s.p.plan.limit > 0 && strings.Contains(e.Err.Error(), "giving up: ") {
+				continue // it could not say that it leaves, and says so
+			}
 			w.ledger.violated("REFUSED", "%s: %v", s.p, e.Err)
 		case event.StrategyFailed, event.PartitionFailed:
 			w.ledger.violated("G10", "%s: %s %+v", s.p, e.Name(), e)
@@ -285,6 +288,8 @@ func (w *world) checkEvents() {
 			if e.Reason != "no_commit" && e.Reason != "new_partition" {
 				w.ledger.violated("POSITION", "%s: %+v", s.p, e)
 			}
+		case event.ProcessingOverdue:
+			w.result.counts.gaveUp++
 		case event.HandlerAbandoned:
 			w.result.counts.abandoned++
 		case event.PartitionsAssigned:

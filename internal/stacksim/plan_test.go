@@ -76,6 +76,8 @@ type memberPlan struct {
 	smallBudget  bool
 	badCallbacks bool
 	pattern      bool
+	// limit is MaxProcessingTime.
+	limit time.Duration
 }
 
 // action is one thing that happens.
@@ -223,6 +225,14 @@ func newPlan(seed uint64) *plan {
 			continue
 		}
 		p.actions = append(p.actions, a)
+	}
+	if p.calm == "" {
+		for i := range p.members {
+			if chance(r, 30) {
+				p.members[i].limit = pick[time.Duration](r, 1, 2, 5) * time.Second
+				p.actions = append(p.actions, p.newAction(r, actBlock), p.newAction(r, actBlock)) // so that it is exceeded
+			}
+		}
 	}
 	if chance(r, 50) && (p.calm == "" || p.calm == calmMoves) { // much at once
 		from, density := between(r, 0, p.length/2), pick[time.Duration](r, 3, 8, 30)

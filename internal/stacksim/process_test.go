@@ -60,7 +60,7 @@ func (w *world) spawn(place int) *process {
 		CloseTimeout: closeTimeout, RequestTimeout: requestTimeout, MetadataMaxAge: metadataMaxAge, FetchMaxWait: 2 * time.Second,
 		Backoff: supervisor.Backoff{Initial: 50 * time.Millisecond, Max: time.Second}, ConnectTimeout: 2 * time.Second,
 		Assignors: assignors(w.plan.lists[m.list]), CommitStrategy: m.commitStrategy(), OffsetMap: m.offsetMap,
-		MaxInTransit: m.maxInTransit, Concurrency: m.concurrency, MemoryBudget: 8 << 20, FetchMaxBytes: 1 << 20,
+		MaxInTransit: m.maxInTransit, MaxProcessingTime: m.limit, Concurrency: m.concurrency, MemoryBudget: 8 << 20, FetchMaxBytes: 1 << 20,
 		Restart: supervisor.Policy{MaxRestarts: 1000, Backoff: supervisor.Backoff{Initial: 10 * time.Millisecond, Max: 200 * time.Millisecond}},
 	}
 	if m.smallBudget {

@@ -82,7 +82,7 @@ type result struct {
 }
 
 type counts struct {
-	processes, records, deliveries, repeated, commits, failures, rebalances, lost, overlaps, late, beside, overdue, abandoned, ghosts int
+	processes, records, deliveries, repeated, commits, failures, rebalances, lost, overlaps, late, beside, overdue, abandoned, ghosts, gaveUp int
 }
 
 func newWorld(p *plan, broker *kafkatest.Broker) *world {
