@@ -314,7 +314,7 @@ func (b *board) healthy(now time.Time, session time.Duration) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	joined := b.state == rebalance.StateAssigned || b.state == rebalance.StateAssigning || b.state == rebalance.StateRevoking
-	if !joined {
+	if !joined && !b.rebalancing() {
 		if b.trouble != nil {
 			return fmt.Errorf("%w: member is %v: %w", ErrNotHealthy, b.state, b.trouble)
 		}
@@ -340,6 +340,13 @@ func (b *board) healthy(now time.Time, session time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// rebalancing reports whether the member joins again in a group that it has not lost. Whoever restarted it for that would add
+// a rebalance to the rebalance. It is given a session, as its heartbeats are.
+func (b *board) rebalancing() bool {
+	again := b.state == rebalance.StateJoining || b.state == rebalance.StateSyncing || b.state == rebalance.StateRevoked
+	return again && b.generation != kafka.NoGeneration && b.trouble == nil && !b.lastSign.IsZero()
 }
 
 // waitJoined waits for the first ASSIGNED. It returns the reason when joining is not possible for now, each reason once.

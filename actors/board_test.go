@@ -62,6 +62,16 @@ func TestBoard_HealthySaysWhatIsWrong(t *testing.T) {
 	b.entered(false, now) // it was out of the group meanwhile, and nothing was due yet
 	assert.NoError(t, healthy())
 	b.beat(now)
+	for _, state := range []rebalance.State{rebalance.StateRevoked, rebalance.StateJoining, rebalance.StateSyncing} {
+		b.moved(state, 3, "m")
+		assert.NoError(t, healthy(), "a rebalance is no illness")
+		assert.ErrorContains(t, b.healthy(now.Add(11*time.Second), 10*time.Second), "no heartbeat", "for a session")
+	}
+	b.troubled(errTest)
+	assert.ErrorIs(t, healthy(), errTest)
+	b.moved(rebalance.StateJoining, kafka.NoGeneration, "m")
+	assert.ErrorContains(t, healthy(), "JOINING", "the membership was lost")
+	b.moved(rebalance.StateAssigned, 4, "m")
 	c := newCell(at(2), 1)
 	b.add(c)
 	assert.NoError(t, healthy())

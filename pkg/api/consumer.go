@@ -119,7 +119,8 @@ func (c *Consumer) Err() error { return c.tree.Err() }
 // and in Stats().MissingTopics.
 func (c *Consumer) WaitJoined(ctx context.Context) error { return c.tree.WaitJoined(ctx) }
 
-// Healthy returns nil while the member is in the group, its heartbeats are answered and no partition is stuck; else an
+// Healthy returns nil while the member is in the group, its heartbeats are answered and no partition is stuck, also through a
+// rebalance that does not take longer than Config.SessionTimeout; else an
 // error that wraps actors.ErrNotHealthy and says what is wrong. It waits for nothing and suits a liveness probe; for a
 // readiness probe see WaitJoined. A stuck partition is one that is paused (its restart budget is spent) or cannot be read.
 // Beside [Assign], where there are no heartbeats, it is the brokers' answers about the topics that must come.
