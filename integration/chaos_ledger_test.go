@@ -196,7 +196,7 @@ func (l *chaosLedger) ordered(p int32) (wrong string) {
 
 // overlaps demands that no two members, and no two ownerships of one, were inside a partition at the same time, but for
 // records that were in a handler when their member was put out of the group and could not know it: it was frozen, or no
-// coordinator answered. Those are as many as it handles at once, and its membership ended as lost.
+// coordinator answered. Those are as many as its handler goes on with by itself, and its membership ended as lost.
 func (l *chaosLedger) overlaps(p int32) {
 	for i, owned := range l.tenures[p] {
 		for _, later := range l.tenures[p][i+1:] {
@@ -211,7 +211,7 @@ func (l *chaosLedger) overlaps(p int32) {
 			}
 			l.report.Overlaps += len(late)
 			lost := slices.ContainsFunc(l.lost[owned.by], func(at int64) bool { return at >= owned.handlings[0].start })
-			if !lost || len(late) > owned.by.slot.workers {
+			if !lost || len(late) > owned.by.slot.given {
 				l.tell("partition %d: %s (epoch %d) was in %d records, the first of them %d, after %s (epoch %d) had begun with %d; it lost its membership: %v",
 					p, owned.by.name, owned.epoch, len(late), late[0].offset, later.by.name, later.epoch, later.handlings[0].offset, lost)
 			}
@@ -221,9 +221,9 @@ func (l *chaosLedger) overlaps(p int32) {
 
 // The chaos test is worth what its ledger finds.
 func TestTheChaosLedgerTellsWhatIsWrong(t *testing.T) {
-	one := &incarnation{name: "one", slot: &slot{workers: 1}}
-	two := &incarnation{name: "two", slot: &slot{workers: 1}}
-	keyed := &incarnation{name: "keyed", slot: &slot{workers: 2}}
+	one := &incarnation{name: "one", slot: &slot{workers: 1, given: 1}}
+	two := &incarnation{name: "two", slot: &slot{workers: 1, given: 1}}
+	keyed := &incarnation{name: "keyed", slot: &slot{workers: 2, given: 2}}
 	const ms = int64(time.Millisecond)
 	did := func(by *incarnation, epoch uint64, offset, from, to int64) handling {
 		return handling{place: place{0, offset}, by: by, epoch: epoch, start: from * ms, end: to * ms, done: true}

@@ -35,22 +35,25 @@ type slot struct {
 	instance string
 	// workers is how many records it may handle at once: in the order of their keys, or, for one, of the partition.
 	workers int
+	// given is how many records it may go on with that it has, when its process was frozen and wakes: its handler does not ask
+	// before each of them whether they are still its own. An actor has a whole Deliver until its context ends.
+	given   int
 	current *incarnation
 	lives   int
 }
 
 func chaosSlots() []*slot {
-	const workers = 4
+	const workers, deliver = 4, 20
 	return []*slot{
-		{name: "inside-partition", workers: 1, registration: func(topic string, d *diary) api.Registration {
+		{name: "inside-partition", workers: 1, given: 1, registration: func(topic string, d *diary) api.Registration {
 			return api.Handle(topic, d.handle)
 		}},
-		{name: "inside-async-key", workers: workers, registration: func(topic string, d *diary) api.Registration {
+		{name: "inside-async-key", workers: workers, given: workers, registration: func(topic string, d *diary) api.Registration {
 			return api.HandleAsync(topic, d.handleAsync, api.KeyOrder(workers), api.MaxRecords(1))
 		}},
-		{name: "outside-static", workers: 1, instance: "static", flags: []string{"-instance", "static", "-max-records", "50"}},
-		{name: "outside-key", workers: workers, flags: []string{"-order", "key", "-workers", fmt.Sprint(workers), "-offset-map"}},
-		{name: "outside-actor", workers: 1, flags: []string{"-handler", "actor", "-max-records", "20"}},
+		{name: "outside-static", workers: 1, given: 1, instance: "static", flags: []string{"-instance", "static", "-max-records", "50"}},
+		{name: "outside-key", workers: workers, given: workers, flags: []string{"-order", "key", "-workers", fmt.Sprint(workers), "-offset-map"}},
+		{name: "outside-actor", workers: 1, given: deliver, flags: []string{"-handler", "actor", "-max-records", fmt.Sprint(deliver)}},
 	}
 }
 
