@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -264,8 +265,11 @@ func TestRunHandlerNeverCallsAnAckStaleThatCounted(t *testing.T) {
 }
 
 func TestRunHandlerTakesTheTopicsOfAPatternFromTheRecords(t *testing.T) {
+	var mu sync.Mutex // partitions are handled at the same time
 	seen := make(map[string]int)
 	registration := api.Handle(api.Matching("orders-.*").Except(".*-test"), func(_ context.Context, r *kafka.Record) error {
+		mu.Lock()
+		defer mu.Unlock()
 		seen[r.Topic]++
 		return nil
 	})
