@@ -80,6 +80,30 @@ func compareGrants(a, b Grant) int {
 	return cmp.Or(a.TopicPartition.Compare(b.TopicPartition), cmp.Compare(a.Epoch, b.Epoch))
 }
 
+// valid checks what holds of all grants in whatever state: an epoch that was given out, one ownership of each partition, and
+// counts that are true.
+func (h *holdings) valid(last kafka.AssignmentEpoch) error {
+	var counts [holdPhases]int
+	owned := make(map[kafka.TopicPartition]bool)
+	for grant, phase := range h.phases {
+		counts[phase]++
+		if grant.Epoch == 0 || grant.Epoch > last {
+			return invalid("epoch %d of %s, the last was %d", grant.Epoch, grant.TopicPartition, last)
+		}
+		if phase == holdLost {
+			continue
+		}
+		if owned[grant.TopicPartition] {
+			return invalid("%s is owned twice", grant.TopicPartition)
+		}
+		owned[grant.TopicPartition] = true
+	}
+	if counts != h.counts {
+		return invalid("counts %v, in truth %v", h.counts, counts)
+	}
+	return nil
+}
+
 // epochs returns the epoch of each partition that is the member's.
 func (h *holdings) epochs() map[kafka.TopicPartition]kafka.AssignmentEpoch {
 	out := make(map[kafka.TopicPartition]kafka.AssignmentEpoch, h.owned())

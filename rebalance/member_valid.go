@@ -52,24 +52,10 @@ func (m *Member) validRequest() error {
 
 // validHoldings: the member owns partitions only where it may, and each under one epoch.
 func (m *Member) validHoldings() error {
-	var counts [holdPhases]int
-	owned := make(map[kafka.TopicPartition]bool)
-	for grant, phase := range m.held.phases {
-		counts[phase]++
-		if grant.Epoch == 0 || grant.Epoch > m.epoch {
-			return invalid("epoch %d of %s, the last was %d", grant.Epoch, grant.TopicPartition, m.epoch)
-		}
-		if phase == holdLost {
-			continue
-		}
-		if owned[grant.TopicPartition] {
-			return invalid("%s is owned twice", grant.TopicPartition)
-		}
-		owned[grant.TopicPartition] = true
+	if err := m.held.valid(m.epoch); err != nil {
+		return err
 	}
-	if counts != m.held.counts {
-		return invalid("counts %v, in truth %v", m.held.counts, counts)
-	}
+	counts := m.held.counts
 	starting, started, revoking := counts[holdStarting], counts[holdStarted], counts[holdRevoking]
 	var ok bool
 	switch m.state {

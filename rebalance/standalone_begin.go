@@ -45,27 +45,15 @@ func (s *Standalone) Begin(now int64, tp kafka.TopicPartition, known Reached) St
 // Valid checks the invariants named at the type between two steps. A non-nil error wraps [ErrInvalid] and means a bug in this
 // package.
 func (s *Standalone) Valid() error {
-	var counts [holdPhases]int
-	owned := make(map[kafka.TopicPartition]bool)
-	for grant, phase := range s.held.phases {
-		counts[phase]++
-		if grant.Epoch == 0 || grant.Epoch > s.epoch {
-			return invalid("epoch %d of %s, the last was %d", grant.Epoch, grant.TopicPartition, s.epoch)
-		}
+	if err := s.held.valid(s.epoch); err != nil {
+		return err
+	}
+	for grant := range s.held.phases {
 		if _, assigned := s.start(grant.TopicPartition); !assigned {
 			return invalid("%s is held and was not assigned", grant.TopicPartition)
 		}
-		if phase == holdLost {
-			continue
-		}
-		if owned[grant.TopicPartition] {
-			return invalid("%s is owned twice", grant.TopicPartition)
-		}
-		owned[grant.TopicPartition] = true
 	}
-	if counts != s.held.counts {
-		return invalid("counts %v, in truth %v", s.held.counts, counts)
-	}
+	counts := s.held.counts
 	starting, started, revoking := counts[holdStarting], counts[holdStarted], counts[holdRevoking]
 	var ok bool
 	switch s.state {
