@@ -156,8 +156,8 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 		g.callbackDone(ctx, m)
 	case *keyReturned:
 		g.keyReturned(ctx, m)
-	case *rejoinWanted:
-		g.rejoinWanted(ctx, m)
+	case *request:
+		g.called(ctx, m)
 	}
 }
 

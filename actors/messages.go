@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -43,14 +42,6 @@ type shutdown struct {
 	silent
 	drainUntil time.Time
 	deadline   time.Time
-}
-
-// rejoinWanted: Tree.Rejoin -> root -> group. Answered through the message by the group, or by root when the group failed.
-type rejoinWanted struct {
-	silent
-	reason   string
-	answer   chan error
-	answered atomic.Bool
 }
 
 // groupEnded: group -> root, when the member has left or failed for good and all its children are gone.

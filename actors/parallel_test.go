@@ -511,7 +511,10 @@ func TestPause_HoldsForPartitionsThatComeLater(t *testing.T) {
 		w.c.topic("orders", 2, 10)
 		w.tree = nil
 		w.start()
-		assert.NoError(t, w.tree.Pause(context.Background(), []kafka.TopicPartition{at(1)}))
+		assert.NoError(t, w.tree.Pause(context.Background(), []kafka.TopicPartition{kafka.WholeTopic("orders")}))
+		var unassigned *UnassignedError
+		assert.ErrorAs(t, w.tree.Pause(context.Background(), []kafka.TopicPartition{at(1)}), &unassigned)
+		assert.ErrorAs(t, w.tree.Resume(context.Background(), []kafka.TopicPartition{at(0)}), &unassigned, "it is resumed all the same")
 		w.sleep(2 * time.Second)
 		assert.Len(t, w.offsets(at(0)), 10)
 		assert.Empty(t, w.offsets(at(1)))

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/troupego/troupe/commit"
+	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 )
@@ -130,7 +131,7 @@ func (p *partition) look() {
 		zap.Int64("offset", blocked.Offset), zap.String("handler", how), zap.Duration("age", blocked.Age), zap.Int("finished", finished))
 }
 
-// commitWanted: Tree.Commit -> partition: commit what is finished now. Answered through the waiter.
+// commitWanted: group -> partition: commit what is finished now. Answered through the waiter.
 type commitWanted struct {
 	silent
 	waiter   *waiter
@@ -150,15 +151,46 @@ func (p *partition) commitWanted(ctx actor.Context, m *commitWanted) {
 	ctx.Send(p.committer, &flushWanted{id: p.flushID, tp: p.tp, epoch: p.epoch, deadline: m.deadline, from: p.self})
 }
 
+// commitOperation commits what is finished.
+type commitOperation struct {
+	named    []kafka.TopicPartition
+	deadline time.Time
+	waiter   *waiter
+}
+
+func (o *commitOperation) word() string { return "commit" }
+
+func (o *commitOperation) run(ctx actor.Context, g *group, m *request) {
+	parts, err := g.targets(o.word(), o.named)
+	if unassigned, ok := errors.AsType[*UnassignedError](err); ok && len(unassigned.Partitions) == 0 {
+		err = nil // there is nothing to commit
+	}
+	if err == nil {
+		err = g.authorize(m, parts)
+	}
+	if err == nil {
+		o.waiter = g.ask(ctx, parts, func(w *waiter) any { return &commitWanted{waiter: w, deadline: o.deadline} })
+	}
+	m.reply(err)
+}
+
 // Commit commits what is finished, of all partitions, and waits for the answer; see api.Consumer.Commit.
-func (t *Tree) Commit(ctx context.Context) error {
+func (t *Tree) Commit(ctx context.Context, partitions []kafka.TopicPartition) error {
+	return t.commit(ctx, nil, partitions)
+}
+
+func (t *Tree) commit(ctx context.Context, key *capability.Key, named []kafka.TopicPartition) error {
 	deadline := time.Now().Add(t.shared.settings.CloseTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(goneEvery)) // the partitions answer by the deadline themselves
 	defer cancel()
-	return t.await(ctx, t.tell(func(*cell) bool { return true }, func(w *waiter) any { return &commitWanted{waiter: w, deadline: deadline} }))
+	op := &commitOperation{named: named, deadline: deadline}
+	if err := t.do(ctx, key, op); err != nil {
+		return err
+	}
+	return t.await(ctx, op.waiter)
 }
 
 // abandonHandler says that the handler is no longer waited for. Its gate stays closed until it returns.

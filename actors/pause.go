@@ -2,50 +2,64 @@ package actors
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
 // pauses is the register of what the user has paused. It holds for as long as the consumer lives, whoever owns the
 // partitions meanwhile.
 type pauses struct {
-	mu         sync.Mutex
-	all        bool
-	partitions map[kafka.TopicPartition]bool
+	mu  sync.Mutex
+	all bool
+	// named has what differs from all, and for single partitions what differs from that of their topic.
+	named map[kafka.TopicPartition]bool
 }
 
-// set pauses or resumes partitions, all of them when none is named.
-func (r *pauses) set(paused bool, partitions []kafka.TopicPartition) {
+// set pauses or resumes partitions or whole topics, everything when none is named. Later calls win over earlier ones.
+func (r *pauses) set(paused bool, named []kafka.TopicPartition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(partitions) == 0 {
-		r.all, r.partitions = paused, nil
+	if len(named) == 0 {
+		r.all, r.named = paused, nil
 		return
 	}
-	if r.partitions == nil {
-		r.partitions = make(map[kafka.TopicPartition]bool)
+	if r.named == nil {
+		r.named = make(map[kafka.TopicPartition]bool)
 	}
-	for _, tp := range partitions {
-		if r.partitions[tp] = paused; paused == r.all {
-			delete(r.partitions, tp)
+	for _, tp := range named {
+		if tp.Partition == kafka.AnyPartition {
+			maps.DeleteFunc(r.named, func(other kafka.TopicPartition, _ bool) bool { return other.Topic == tp.Topic })
+		}
+		delete(r.named, tp)
+		if paused != r.rule(tp) {
+			r.named[tp] = paused
 		}
 	}
+}
+
+// rule returns what holds for a partition or topic that is not named itself.
+func (r *pauses) rule(tp kafka.TopicPartition) bool {
+	if paused, named := r.named[kafka.WholeTopic(tp.Topic)]; named {
+		return paused
+	}
+	return r.all
 }
 
 func (r *pauses) holds(tp kafka.TopicPartition) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if paused, named := r.partitions[tp]; named {
+	if paused, named := r.named[tp]; named {
 		return paused
 	}
-	return r.all
+	return r.rule(tp)
 }
 
 // waiter is somebody outside of the actors who waits for several partitions.
@@ -87,7 +101,7 @@ func (w *waiter) forget(board *board) {
 	}
 }
 
-// pauseChanged: Tree.Pause and Tree.Resume -> partition: look at the register. Answered through the waiter, when no call of
+// pauseChanged: group -> partition: look at the register. Answered through the waiter, when no call of
 // the handler runs any more or the pause is over.
 type pauseChanged struct {
 	silent
@@ -144,37 +158,75 @@ func (p *partition) resumeWaiters() {
 	p.waiters = nil
 }
 
+// pauseOperation pauses or resumes.
+type pauseOperation struct {
+	paused bool
+	named  []kafka.TopicPartition
+	// waiter is for those who want to know when no call of a handler runs any more.
+	waiter *waiter
+}
+
+func (o *pauseOperation) word() string {
+	if o.paused {
+		return "pause"
+	}
+	return "resume"
+}
+
+// run notes it in the register and has the partitions look there. A partition that is named and not owned is refused; a resume
+// of it holds all the same, so that it does not come back paused.
+func (o *pauseOperation) run(ctx actor.Context, g *group, m *request) {
+	parts, err := g.targets(o.word(), o.named)
+	var unassigned *UnassignedError
+	switch {
+	case errors.As(err, &unassigned) && len(unassigned.Partitions) == 0: // a rule for what will be owned
+	case errors.As(err, &unassigned):
+		if !o.paused {
+			g.shared.pauses.set(false, unassigned.Partitions)
+		}
+		m.reply(err)
+		return
+	case err != nil:
+		m.reply(err)
+		return
+	}
+	if err := g.authorize(m, parts); err != nil {
+		m.reply(err)
+		return
+	}
+	g.shared.pauses.set(o.paused, o.named)
+	o.waiter = g.ask(ctx, parts, func(w *waiter) any { return &pauseChanged{waiter: w} })
+	m.reply(nil)
+}
+
 // Pause stops the delivery of partitions, all of them when none is named; see api.Consumer.Pause.
 func (t *Tree) Pause(ctx context.Context, partitions []kafka.TopicPartition) error {
-	return t.pause(ctx, true, partitions)
+	return t.pause(ctx, nil, true, partitions)
 }
 
 // Resume ends a pause.
 func (t *Tree) Resume(ctx context.Context, partitions []kafka.TopicPartition) error {
-	return t.pause(ctx, false, partitions)
+	return t.pause(ctx, nil, false, partitions)
 }
 
-func (t *Tree) pause(ctx context.Context, paused bool, partitions []kafka.TopicPartition) error {
-	for _, tp := range partitions {
-		if t.shared.registration(tp.Topic) == nil || tp.Partition < 0 {
-			return fmt.Errorf("%w: %s", ErrNotSubscribed, tp)
-		}
+func (t *Tree) pause(ctx context.Context, key *capability.Key, paused bool, named []kafka.TopicPartition) error {
+	op := &pauseOperation{paused: paused, named: named}
+	if err := t.do(ctx, key, op); err != nil {
+		return err
 	}
-	t.shared.pauses.set(paused, partitions)
-	w := t.tell(func(c *cell) bool { return len(partitions) == 0 || slices.Contains(partitions, c.tp) },
-		func(w *waiter) any { return &pauseChanged{waiter: w} })
 	if t.InHandler(ctx) {
 		return nil // the handler itself would be waited for
 	}
-	return t.await(ctx, w)
+	return t.await(ctx, op.waiter)
 }
 
-// tell sends the partitions that are owned a message, each with the waiter to answer to.
-func (t *Tree) tell(which func(*cell) bool, message func(*waiter) any) *waiter {
+// ask sends partitions a message, each with the waiter to answer to. One whose actor is between two incarnations looks for
+// itself when it starts.
+func (g *group) ask(ctx actor.Context, parts []*part, message func(*waiter) any) *waiter {
 	w := &waiter{done: make(chan struct{}), left: make(map[*cell]*actor.PID)}
-	for _, c := range t.shared.board.owned() {
-		if pid := c.pid.Load(); pid != nil && which(c) {
-			w.left[c] = pid
+	for _, p := range parts {
+		if pid := g.Lookup(p.key); pid != nil {
+			w.left[p.cell] = pid
 		}
 	}
 	if len(w.left) == 0 {
@@ -182,7 +234,7 @@ func (t *Tree) tell(which func(*cell) bool, message func(*waiter) any) *waiter {
 		return w
 	}
 	for _, pid := range maps.Clone(w.left) { // they answer meanwhile
-		t.shared.sys.root.Send(pid, message(w))
+		ctx.Send(pid, message(w))
 	}
 	return w
 }

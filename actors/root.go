@@ -25,8 +25,8 @@ type root struct {
 	err      error
 	report   closeReport
 	shutdown *shutdown
-	// asked are the calls that the group has not answered yet.
-	asked []*rejoinWanted
+	// requests are those that the group has not answered yet.
+	requests []*request
 }
 
 func newRoot(s *shared, ended func(error, closeReport)) *root {
@@ -61,8 +61,8 @@ func (r *root) Receive(ctx actor.Context) {
 		}
 		// The group is between two incarnations: nothing is owned, so there is nothing to drain.
 		ctx.Stop(ctx.Self())
-	case *rejoinWanted:
-		r.rejoinWanted(ctx, m)
+	case *request:
+		r.called(ctx, m)
 	case *groupEnded:
 		r.err, r.report = m.err, m.report
 		ctx.Stop(ctx.Self())
@@ -78,7 +78,7 @@ func (r *root) outcome(ctx actor.Context, o supervisor.Outcome) {
 		r.shared.logger.Error("group actor failed", zap.Error(reasonError(o.Reason)), zap.Int("restarts", o.Decision.Restarts))
 		r.shared.standalone.remember(r.shared.board.owned())
 		r.shared.board.ownNothing()
-		r.answerAsked()
+		r.interrupted()
 		if r.shutdown != nil {
 			r.err = fmt.Errorf("%w: %w", ErrTreeFailed, reasonError(o.Reason))
 			ctx.Stop(ctx.Self())
@@ -86,7 +86,9 @@ func (r *root) outcome(ctx actor.Context, o supervisor.Outcome) {
 	case supervisor.BudgetSpent:
 		r.err = fmt.Errorf("%w: %w", ErrTreeFailed, reasonError(o.Reason))
 		ctx.Stop(ctx.Self())
-	case supervisor.ChildRespawned, supervisor.ChildStopped:
+	case supervisor.ChildRespawned:
+		r.resume(ctx, o.PID)
+	case supervisor.ChildStopped:
 	}
 }
 

@@ -67,7 +67,7 @@ func TestStandalone_EachPartitionStartsWhereItWasAssigned(t *testing.T) {
 		assert.Equal(t, "ASSIGNED DOWN", stats.State+" "+stats.Coordinator)
 		assert.Len(t, stats.Partitions, 4)
 		assert.Zero(t, stats.Rebalances)
-		assert.NoError(t, w.tree.Commit(context.Background()), "there is nothing to commit to")
+		assert.NoError(t, w.tree.Commit(context.Background(), nil), "there is nothing to commit to")
 		assert.ErrorIs(t, w.tree.Rejoin(context.Background(), "test"), ErrNoGroup)
 		assert.Equal(t, []string{"orders"}, stats.Subscription)
 		started := time.Now()

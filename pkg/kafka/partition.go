@@ -27,6 +27,14 @@ func (tp TopicPartition) Compare(other TopicPartition) int {
 	return cmp.Compare(tp.Partition, other.Partition)
 }
 
+// AnyPartition in a [TopicPartition] stands for all partitions of its topic, where a function says that it takes it.
+const AnyPartition int32 = -1
+
+// WholeTopic names all partitions of a topic, those included that it gets later.
+func WholeTopic(topic string) TopicPartition {
+	return TopicPartition{Topic: topic, Partition: AnyPartition}
+}
+
 // TopicID is the broker's identity of one incarnation of a topic (KIP-516). A topic that was deleted and made again has
 // the same name and another TopicID. The zero value means that the broker does not know topic ids.
 type TopicID [16]byte
