@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/troupego/troupe/pkg/kafka"
 )
@@ -39,6 +40,10 @@ var (
 	ErrNotHolder = errors.New("asker is not the holder")
 	// ErrOutOfOrder means that a key is returned while another one is still on top of it.
 	ErrOutOfOrder = errors.New("a key on top was not returned")
+	// ErrPassed means that the key was passed on: only who received it may act.
+	ErrPassed = errors.New("key was handed on")
+	// ErrNotAllowed means that the key is not for this operation in the state that the partitions are in.
+	ErrNotAllowed = errors.New("not possible in this state")
 	// ErrNotCovered means that the key does not cover the partition.
 	ErrNotCovered = errors.New("key does not cover the partition")
 )
@@ -53,7 +58,13 @@ type MisuseError struct {
 	HolderOp string
 	// Partition is the partition concerned, the zero value when it is about the whole key.
 	Partition kafka.TopicPartition
-	// Reason is one of the sentinels above.
+	// Since is since when the token is out that the holder has; the zero time for keys without one.
+	Since time.Time
+	// Forced is true when the holder is a callback of a rebalance.
+	Forced bool
+	// Rights is what the key may be used for, with ErrNotAllowed.
+	Rights Rights
+	// Reason is one of the sentinels.
 	Reason error
 }
 
@@ -64,6 +75,9 @@ func (e *MisuseError) Error() string {
 		text += " for " + e.Partition.String()
 	}
 	text += ": " + e.Reason.Error()
+	if e.Reason == ErrNotAllowed {
+		text += " (" + e.Rights.String() + ")"
+	}
 	if e.Holder != "" {
 		text += fmt.Sprintf(", held by %q", string(e.Holder))
 		if e.HolderOp != "" {
@@ -79,13 +93,30 @@ func (e *MisuseError) Unwrap() error { return e.Reason }
 // keyState is what a key is at one moment. It is never changed: a key moves on by swapping in another one, so each
 // operation sees and changes all of it at once.
 type keyState struct {
-	dead   bool
+	dead bool
+	// passed is true when the key was given on for good: who had it may not act any more, also when the receiver is done.
+	passed bool
 	holder Holder
 	// above is the key on top of this one, nil for the top.
 	above *Key
-	// partitions is ordered and shared by a stack; only a root's may change.
-	partitions []kafka.TopicPartition
 }
+
+// deadState is that of keys that were revoked or never made: nobody holds them.
+var deadState = &keyState{dead: true}
+
+// family is what all keys of one stack have in common.
+type family struct {
+	mint   *Mint
+	rights Rights
+	// since is when a token was granted.
+	since time.Time
+	// covers is ordered. Only the mint changes it.
+	covers atomic.Pointer[[]kafka.TopicPartition]
+}
+
+func (f *family) partitions() []kafka.TopicPartition { return *f.covers.Load() }
+
+func (f *family) cover(partitions []kafka.TopicPartition) { f.covers.Store(&partitions) }
 
 // Key is the right to act on a set of partitions. See the package comment.
 //
@@ -93,67 +124,108 @@ type keyState struct {
 // covers what the level below covers.
 type Key struct {
 	// self tells an original from a copy.
-	self *Key
-	mint *Mint
-	// below is the key this one lies on, nil for a root.
-	below *Key
+	self   *Key
+	family *family
+	// below is the key this one lies on, nil for a root; before is the state in which that was acquired.
+	below  *Key
+	before *keyState
 	// acquirer is who acquired this key and may take it back, op what for. Both are fixed.
 	acquirer Holder
 	op       string
-	state    atomic.Pointer[keyState]
+	// state is nil for the first one: alive, held by the acquirer, nothing on top. Acquiring a key is to cost next to nothing.
+	state atomic.Pointer[keyState]
+	// under is the state of the key below as long as this one lies on it.
+	under keyState
 }
 
-// load returns the key's state; dead for keys that are nil, zero or copied.
-func (k *Key) load() *keyState {
+// load returns the key's state, and at which pointer it was seen, for the swap to the next one. Keys that are nil, zero or
+// copied are dead.
+func (k *Key) load() (s keyState, at *keyState) {
 	if k == nil || k.self != k {
-		return &keyState{dead: true}
+		return *deadState, deadState
 	}
-	return k.state.Load()
+	at = k.state.Load()
+	return k.seen(at), at
+}
+
+// seen returns what a state says.
+func (k *Key) seen(at *keyState) keyState {
+	if at == nil {
+		return keyState{holder: k.acquirer}
+	}
+	return *at
 }
 
 // refuse builds the error for a use of k in state s.
-func (k *Key) refuse(op string, by Holder, s *keyState, reason error) error {
+func (k *Key) refuse(op string, by Holder, s keyState, reason error) error {
 	e := &MisuseError{Op: op, Asker: by, Holder: s.holder, Reason: reason}
-	if k != nil && !s.dead {
-		e.HolderOp = k.op
+	if k == nil || s.dead {
+		return e
 	}
-	for top := s.above; top != nil; {
-		next := top.load()
-		if next.dead {
-			break
-		}
-		e.Holder, e.HolderOp = next.holder, top.op
-		top = next.above
-	}
+	e.Holder, e.HolderOp = k.top()
+	e.Since = k.family.since
 	return e
 }
 
+// top returns who holds the top of the stack above a key, and what for.
+func (k *Key) top() (Holder, string) {
+	s, _ := k.load()
+	holder, op := s.holder, k.op
+	for top := s.above; top != nil; {
+		next, _ := top.load()
+		if next.dead {
+			break
+		}
+		holder, op = next.holder, top.op
+		top = next.above
+	}
+	return holder, op
+}
+
 // usable returns the state if by may use the key now.
-func (k *Key) usable(by Holder, op string) (*keyState, error) {
-	s := k.load()
+func (k *Key) usable(by Holder, op string) (s keyState, at *keyState, err error) {
+	s, at = k.load()
 	switch {
 	case s.dead:
-		return nil, k.refuse(op, by, s, ErrRevoked)
+		err = k.refuse(op, by, s, ErrRevoked)
+	case s.passed:
+		err = k.refuse(op, by, s, ErrPassed)
 	case s.above != nil:
-		return nil, k.refuse(op, by, s, ErrHeld)
+		err = k.refuse(op, by, s, ErrHeld)
 	case s.holder != by:
-		return nil, k.refuse(op, by, s, ErrNotHolder)
+		err = k.refuse(op, by, s, ErrNotHolder)
 	}
-	return s, nil
+	return s, at, err
 }
 
 // Acquire takes the key for the operation op and returns a fresh one on top, held by the same holder. Until that is
 // returned the key itself is unusable. Of several callers at once exactly one succeeds.
 func (k *Key) Acquire(by Holder, op string) (*Key, error) {
+	return k.push(by, op, by, op, false)
+}
+
+// Pass gives the key on for good: the receiver's key lies on top, and when it is returned this one is dead as well. From
+// then on only the receiver may act.
+func (k *Key) Pass(from, to Holder) (*Key, error) {
+	if k == nil {
+		return k.push(from, "hand", to, "", true)
+	}
+	return k.push(from, "hand", to, k.op, true)
+}
+
+// push puts a key for op, held by holder, on top.
+func (k *Key) push(by Holder, asked string, holder Holder, op string, passed bool) (*Key, error) {
 	for {
-		s, err := k.usable(by, op)
+		s, at, err := k.usable(by, asked)
 		if err != nil {
 			return nil, err
 		}
-		top := &Key{mint: k.mint, below: k, acquirer: by, op: op}
-		top.self = top
-		top.state.Store(&keyState{holder: by, partitions: s.partitions})
-		if k.state.CompareAndSwap(s, &keyState{holder: s.holder, above: top, partitions: s.partitions}) {
+		top := &Key{
+			family: k.family, below: k, before: at, acquirer: holder, op: op,
+			under: keyState{holder: s.holder, passed: passed},
+		}
+		top.self, top.under.above = top, top
+		if k.state.CompareAndSwap(at, &top.under) {
 			return top, nil
 		}
 	}
@@ -162,82 +234,99 @@ func (k *Key) Acquire(by Holder, op string) (*Key, error) {
 // Hand gives the key from its holder to another. From then on only to may use it.
 func (k *Key) Hand(from, to Holder) error {
 	for {
-		s, err := k.usable(from, "hand")
+		_, at, err := k.usable(from, "hand")
 		if err != nil {
 			return err
 		}
-		if k.state.CompareAndSwap(s, &keyState{holder: to, partitions: s.partitions}) {
+		if k.state.CompareAndSwap(at, &keyState{holder: to}) {
 			return nil
 		}
 	}
 }
 
-// Return gives the key back; it is dead afterwards and the key below is usable again. by is the holder, or who acquired
-// the key: a caller of user code takes back what it handed to the callback. While somebody is still inside a call with
-// the key, so that another lies on top, it fails with ErrOutOfOrder and nothing changes.
+// Return gives the key back; it is dead afterwards and the key below is usable again, or dead if it was passed on. by is the
+// holder, or who acquired the key: a caller of user code takes back what it handed to the callback. While somebody is still
+// inside a call with the key, so that another lies on top, it fails with ErrOutOfOrder and nothing changes.
 func (k *Key) Return(by Holder) error {
 	for {
-		s := k.load()
+		s, at := k.load()
 		switch {
 		case s.dead:
 			return k.refuse("return", by, s, ErrRevoked)
 		case s.holder != by && (k.below == nil || k.acquirer != by):
 			return k.refuse("return", by, s, ErrNotHolder)
+		case s.passed:
+			return k.refuse("return", by, s, ErrPassed)
 		case s.above != nil:
 			return k.refuse("return", by, s, ErrOutOfOrder)
 		}
-		if k.state.CompareAndSwap(s, &keyState{dead: true, holder: s.holder, partitions: s.partitions}) {
-			break
+		if k.state.CompareAndSwap(at, deadState) {
+			k.pop()
+			return nil
 		}
 	}
-	if k.below == nil {
-		return nil
-	}
-	// Between the two steps the key below still counts as in use: never are two inside. Nobody else takes k off, so the
-	// swap can only be overtaken by a revocation, which ends the loop.
-	for {
-		s := k.below.load()
+}
+
+// pop takes a key that has just died off the one below, and those that were passed on with it.
+func (k *Key) pop() {
+	for below := k.below; below != nil; k, below = below, below.below {
+		// Between the two steps the key below still counts as in use: never are two inside. Nobody else takes k off, so the swap
+		// can only be overtaken by a revocation.
+		s, at := below.load()
 		if s.dead || s.above != k {
-			return nil
+			return
 		}
-		if k.below.state.CompareAndSwap(s, &keyState{holder: s.holder, partitions: s.partitions}) {
-			return nil
+		if !s.passed {
+			below.state.CompareAndSwap(at, k.before)
+			return
+		}
+		if !below.state.CompareAndSwap(at, deadState) {
+			return
 		}
 	}
 }
 
 // Check reports whether by may perform op on those partitions with the key now: nil, or a *MisuseError.
 func (k *Key) Check(by Holder, op string, partitions ...kafka.TopicPartition) error {
-	s, err := k.usable(by, op)
-	if err != nil {
+	s, _, err := k.usable(by, op)
+	if err != nil || len(partitions) == 0 {
 		return err
 	}
+	covers := k.family.partitions()
 	for _, tp := range partitions {
-		if _, covered := slices.BinarySearchFunc(s.partitions, tp, kafka.TopicPartition.Compare); !covered {
+		if _, covered := slices.BinarySearchFunc(covers, tp, kafka.TopicPartition.Compare); !covered {
 			return &MisuseError{Op: op, Asker: by, Holder: s.holder, Partition: tp, Reason: ErrNotCovered}
 		}
 	}
 	return nil
 }
 
-// Valid reports whether the key is usable by its holder: alive, with nothing on top.
+// Valid reports whether the key is usable by its holder: alive, with nothing on top, and not passed on.
 func (k *Key) Valid() bool {
-	s := k.load()
+	s, _ := k.load()
 	return !s.dead && s.above == nil
 }
 
 // Holder returns who holds the key, empty when it is dead.
 func (k *Key) Holder() Holder {
-	if s := k.load(); !s.dead {
+	if s, _ := k.load(); !s.dead {
 		return s.holder
 	}
 	return ""
 }
 
+// Rights returns what the key's stack may do, nothing when the key is dead.
+func (k *Key) Rights() Rights {
+	if s, _ := k.load(); s.dead {
+		return 0
+	}
+	return k.family.rights
+}
+
 // Partitions returns the partitions covered, ordered; nil when the key is dead. The caller may keep it.
 func (k *Key) Partitions() []kafka.TopicPartition {
-	if s := k.load(); !s.dead {
-		return slices.Clone(s.partitions)
+	if s, _ := k.load(); s.dead {
+		return nil
 	}
-	return nil
+	return slices.Clone(k.family.partitions())
 }

@@ -21,7 +21,10 @@ func NewMint() *Mint { return &Mint{} }
 
 // prune drops dead roots.
 func (m *Mint) prune() {
-	m.roots = slices.DeleteFunc(m.roots, func(k *Key) bool { return k.load().dead })
+	m.roots = slices.DeleteFunc(m.roots, func(k *Key) bool {
+		s, _ := k.load()
+		return s.dead
+	})
 }
 
 // Grant mints a key over those partitions, none of them twice, for holder. It fails with ErrHeld, naming the partition and
@@ -30,8 +33,8 @@ func (m *Mint) Grant(holder Holder, partitions ...kafka.TopicPartition) (*Key, e
 	m.prune()
 	covered := ordered(partitions)
 	for _, root := range m.roots {
-		s := root.load()
-		for _, tp := range s.partitions {
+		s, _ := root.load()
+		for _, tp := range root.family.partitions() {
 			if _, taken := slices.BinarySearchFunc(covered, tp, kafka.TopicPartition.Compare); taken {
 				return nil, &MisuseError{Op: "grant", Asker: holder, Holder: s.holder, Partition: tp, Reason: ErrHeld}
 			}
@@ -41,12 +44,15 @@ func (m *Mint) Grant(holder Holder, partitions ...kafka.TopicPartition) (*Key, e
 }
 
 func (m *Mint) mint(holder Holder, partitions []kafka.TopicPartition) *Key {
-	k := &Key{mint: m, acquirer: holder}
+	k := &Key{family: &family{mint: m}, acquirer: holder}
 	k.self = k
-	k.state.Store(&keyState{holder: holder, partitions: partitions})
+	k.family.cover(partitions)
 	m.roots = append(m.roots, k)
 	return k
 }
+
+// own reports whether the key is this mint's.
+func (m *Mint) own(key *Key) bool { return key.family.mint == m }
 
 // ordered returns a sorted copy without repetitions.
 func ordered(partitions []kafka.TopicPartition) []kafka.TopicPartition {
@@ -56,46 +62,51 @@ func ordered(partitions []kafka.TopicPartition) []kafka.TopicPartition {
 }
 
 // root returns the state of a live root of this mint with nothing on top.
-func (m *Mint) root(key *Key, op string, by Holder) (*keyState, error) {
-	s := key.load()
+func (m *Mint) root(key *Key, op string, by Holder) (s keyState, at *keyState, err error) {
+	s, at = key.load()
 	switch {
-	case s.dead || key.mint != m || key.below != nil:
-		return nil, key.refuse(op, by, s, ErrRevoked)
+	case s.dead || !m.own(key) || key.below != nil:
+		err = key.refuse(op, by, s, ErrRevoked)
 	case s.above != nil:
-		return nil, key.refuse(op, by, s, ErrHeld)
+		err = key.refuse(op, by, s, ErrHeld)
 	}
-	return s, nil
+	return s, at, err
 }
 
 // Split takes partitions out of a granted key into a key of their own for holder; key, its holder and the rest stay as
 // they are. It fails with ErrHeld while somebody is inside a call with key, with ErrNotCovered for a partition that key
 // does not cover, and then changes nothing.
 func (m *Mint) Split(key *Key, holder Holder, partitions []kafka.TopicPartition) (part *Key, err error) {
+	s, _, err := m.root(key, "split", holder)
+	if err != nil {
+		return nil, err
+	}
 	moving := ordered(partitions)
-	for {
-		s, err := m.root(key, "split", holder)
-		if err != nil {
-			return nil, err
+	covers := key.family.partitions()
+	for _, tp := range moving {
+		if _, covered := slices.BinarySearchFunc(covers, tp, kafka.TopicPartition.Compare); !covered {
+			return nil, &MisuseError{Op: "split", Asker: holder, Holder: s.holder, Partition: tp, Reason: ErrNotCovered}
 		}
-		rest := make([]kafka.TopicPartition, 0, len(s.partitions))
-		found := 0
-		for _, tp := range s.partitions {
-			if _, moves := slices.BinarySearchFunc(moving, tp, kafka.TopicPartition.Compare); moves {
-				found++
-			} else {
-				rest = append(rest, tp)
-			}
-		}
-		if found < len(moving) {
-			for _, tp := range moving {
-				if _, covered := slices.BinarySearchFunc(s.partitions, tp, kafka.TopicPartition.Compare); !covered {
-					return nil, &MisuseError{Op: "split", Asker: holder, Holder: s.holder, Partition: tp, Reason: ErrNotCovered}
-				}
-			}
-		}
-		if key.state.CompareAndSwap(s, &keyState{holder: s.holder, partitions: rest}) {
-			return m.mint(holder, moving), nil
-		}
+	}
+	key.family.cover(without(covers, moving))
+	return m.mint(holder, moving), nil
+}
+
+// without returns the partitions that are not among others, which is ordered.
+func without(partitions, others []kafka.TopicPartition) []kafka.TopicPartition {
+	return slices.DeleteFunc(slices.Clone(partitions), func(tp kafka.TopicPartition) bool {
+		_, found := slices.BinarySearchFunc(others, tp, kafka.TopicPartition.Compare)
+		return found
+	})
+}
+
+// Withdraw takes partitions out of every key, also while somebody is inside a call: whoever acts on them from here on is
+// refused.
+func (m *Mint) Withdraw(partitions ...kafka.TopicPartition) {
+	m.prune()
+	gone := ordered(partitions)
+	for _, root := range m.roots {
+		root.family.cover(without(root.family.partitions(), gone))
 	}
 }
 
@@ -104,37 +115,24 @@ func (m *Mint) Split(key *Key, holder Holder, partitions []kafka.TopicPartition)
 func (m *Mint) Merge(a, b *Key) error {
 	const op = "merge"
 	if a == b {
-		return a.refuse(op, a.Holder(), a.load(), ErrHeld)
+		s, _ := a.load()
+		return a.refuse(op, s.holder, s, ErrHeld)
 	}
 	for {
-		s, err := m.root(a, op, a.Holder())
+		s, _, err := m.root(a, op, a.Holder())
 		if err != nil {
 			return err
 		}
-		t, err := m.root(b, op, s.holder)
+		t, at, err := m.root(b, op, s.holder)
 		if err != nil {
 			return err
 		}
 		if s.holder != t.holder {
 			return b.refuse(op, s.holder, t, ErrNotHolder)
 		}
-		// a is locked with a key of our own on top while b ends, so that nobody sees half of it.
-		lock := &Key{mint: m, below: a, acquirer: s.holder, op: op}
-		lock.self = lock
-		lock.state.Store(&keyState{holder: s.holder, partitions: s.partitions})
-		locked := &keyState{holder: s.holder, above: lock, partitions: s.partitions}
-		if !a.state.CompareAndSwap(s, locked) {
-			continue
-		}
-		ended := b.state.CompareAndSwap(t, &keyState{dead: true, holder: t.holder})
-		union := s.partitions
-		if ended {
-			union = ordered(append(slices.Clone(s.partitions), t.partitions...))
-		}
-		lock.state.Store(&keyState{dead: true})
-		// Only this goroutine could undo the lock: Revoke is a Mint's method too.
-		a.state.Store(&keyState{holder: s.holder, partitions: union})
-		if ended {
+		// b ends first, so that no partition is under both.
+		if b.state.CompareAndSwap(at, deadState) {
+			a.family.cover(ordered(append(slices.Clone(a.family.partitions()), b.family.partitions()...)))
 			m.prune()
 			return nil
 		}
@@ -144,28 +142,34 @@ func (m *Mint) Merge(a, b *Key) error {
 // Revoke ends a key for ever, with everything on top of it. The key below, if there is one, becomes usable again. It
 // reports whether the key was alive.
 func (m *Mint) Revoke(key *Key) bool {
-	if key.load().dead || key.mint != m {
-		return false
+	alive, _ := m.Confiscate(key)
+	return alive
+}
+
+// Confiscate is Revoke, and tells of the operations that were under way with the key, the lowest first: what was acquired on
+// top of it and not returned.
+func (m *Mint) Confiscate(key *Key) (alive bool, inside []Level) {
+	if s, _ := key.load(); s.dead || !m.own(key) {
+		return false, nil
 	}
-	alive := false
+	passed := false
 	for k := key; k != nil; {
 		// The swap sees all that was put on top before it, and nothing can be put there after it.
-		s := k.state.Swap(&keyState{dead: true})
-		if k == key {
+		s := k.seen(k.state.Swap(deadState))
+		switch {
+		case k == key:
 			alive = !s.dead
+		case !passed && !s.dead:
+			inside = append(inside, Level{Holder: s.holder, Op: k.op})
 		}
+		passed = s.passed
 		k = s.above
 	}
-	if below := key.below; below != nil && alive {
-		for {
-			s := below.load()
-			if s.dead || s.above != key || below.state.CompareAndSwap(s, &keyState{holder: s.holder, partitions: s.partitions}) {
-				break
-			}
-		}
+	if alive {
+		key.pop()
 	}
 	m.prune()
-	return alive
+	return alive, inside
 }
 
 // Live returns the number of live granted keys.
@@ -198,7 +202,7 @@ func (m *Mint) Ledger() []Entry {
 	for _, root := range m.roots {
 		entry := Entry{Partitions: root.Partitions()}
 		for k := root; k != nil; {
-			s := k.load()
+			s, _ := k.load()
 			if s.dead {
 				break
 			}
@@ -217,22 +221,22 @@ func (m *Mint) Valid() error {
 	m.prune()
 	owner := map[kafka.TopicPartition]Holder{}
 	for _, root := range m.roots {
-		s := root.load()
-		for _, tp := range s.partitions {
+		s, _ := root.load()
+		for _, tp := range root.family.partitions() {
 			if other, taken := owner[tp]; taken {
 				return fmt.Errorf("capability: %s is under keys of %q and %q", tp, other, s.holder)
 			}
 			owner[tp] = s.holder
 		}
 		for k := root; ; {
-			s := k.load()
+			s, _ := k.load()
 			if s.dead {
 				return fmt.Errorf("capability: a dead key of %q lies in a live stack", s.holder)
 			}
 			if s.above == nil {
 				break
 			}
-			if above := s.above.load(); s.above.below != k || !slices.Equal(above.partitions, s.partitions) {
+			if above, _ := s.above.load(); s.above.below != k || s.above.family != root.family {
 				return fmt.Errorf("capability: the key of %q for %s does not fit the one below", above.holder, s.above.op)
 			}
 			k = s.above
