@@ -12,6 +12,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/troupego/troupe/commit"
+	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
 )
@@ -42,6 +43,7 @@ type board struct {
 	missingTopics []string
 	absent        []kafka.TopicPartition
 	subscription  []string
+	ledger        []capability.Grant
 	joined        bool
 	// trouble is why the member cannot join; troubles numbers them, told is the last one that WaitJoined returned.
 	trouble        error
@@ -238,6 +240,19 @@ func (b *board) subscribed(topics []string) {
 	b.subscription = topics
 }
 
+// tokens notes who has a token.
+func (b *board) tokens(ledger []capability.Grant) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ledger = ledger
+}
+
+func (b *board) hasJoined() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.joined
+}
+
 // beat notes the last answered heartbeat by the time it was sent.
 func (b *board) beat(sent time.Time) {
 	b.mu.Lock()
@@ -286,6 +301,9 @@ func (b *board) stats() Stats {
 		StaleMessages: b.staleMessages.Load(), MissingTopics: slices.Clone(b.missingTopics),
 		MissingPartitions: slices.Clone(b.absent),
 		Subscription:      slices.Clone(b.subscription),
+	}
+	for _, g := range b.ledger {
+		s.Tokens = append(s.Tokens, TokenStats{Holder: string(g.Holder), Operation: g.Op, Since: g.Since, Partitions: slices.Clone(g.Partitions)})
 	}
 	for _, c := range b.sortedCells() {
 		s.Partitions = append(s.Partitions, c.stats())

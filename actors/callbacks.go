@@ -11,26 +11,31 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"go.uber.org/zap"
 
+	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
 )
 
-// PartitionsFunc is told of partitions that come or go. It may block until ctx ends.
-type PartitionsFunc func(ctx context.Context, partitions []kafka.TopicPartition) error
+// PartitionsFunc is told of partitions that come or go. The token is over exactly these, until it returns. It may block until
+// ctx ends.
+type PartitionsFunc func(ctx context.Context, token *Token, partitions []kafka.TopicPartition) error
 
 // Callbacks are told of a rebalance; each may be nil. They run in goroutines of their own, one after the other; the network
 // and the partitions that stay never wait for them.
 type Callbacks struct {
-	// Assigned: these partitions are the member's; nothing of them is delivered before it returns.
-	Assigned PartitionsFunc
+	// Assigning: these partitions are the member's; where they start is decided when it has returned. Assigned: that is
+	// decided; nothing of them is delivered before it returns.
+	Assigning, Assigned PartitionsFunc
 	// Revoking: these partitions are about to be given up; handlers may still run. Revoked: they have ended, what they
 	// finished is committed; the partitions are let go when it returns.
 	Revoking, Revoked PartitionsFunc
 	// Lost: these partitions are another member's by now, or may be.
 	Lost PartitionsFunc
-	// Timeout bounds Assigned and Lost; Revoking and Revoked have the times of the drain.
+	// Timeout bounds Assigning, Assigned and Lost; Revoking and Revoked have the times of the drain.
 	Timeout time.Duration
+	// Strict has a callback that fails end the consumer.
+	Strict bool
 }
 
 // ErrCallbackOverdue means that a callback did not return in time; the member goes on without it.
@@ -41,6 +46,8 @@ type callbackDone struct {
 	silent
 	seq uint64
 	err error
+	// died is true when it panicked, ended its goroutine, or is overdue: its token is revoked.
+	died bool
 }
 
 // callbacks are the group's calls of the user's callbacks: one at a time, in order, each bounded.
@@ -49,13 +56,19 @@ type callbacks struct {
 	seq   uint64
 	// revocations are those whose OnRevoked has not returned.
 	revocations []*leaving
+	// arrived are partitions whose start is decided since OnAssigned was last called.
+	arrived []rebalance.Grant
 }
 
 type callbackCall struct {
 	seq        uint64
 	name       string
 	function   PartitionsFunc
+	rights     capability.Rights
 	partitions []kafka.TopicPartition
+	// last is how far partitions had come that are gone; token is the number of the call's token.
+	last  map[kafka.TopicPartition]*cell
+	token uint64
 	// revocation is that of an OnRevoked: partitions are what is left of it when the call begins.
 	revocation *leaving
 	deadline   time.Time
@@ -66,11 +79,7 @@ type callbackCall struct {
 	timer *time.Timer
 }
 
-// callback runs one of the user's callbacks, after those before it, and then goes on. Without a function it goes on at once.
-func (g *group) callback(ctx actor.Context, name string, function PartitionsFunc, partitions []kafka.TopicPartition, deadline time.Time, then func(actor.Context)) {
-	g.queueCallback(ctx, &callbackCall{name: name, function: function, partitions: partitions, deadline: deadline, then: then})
-}
-
+// queueCallback runs one of the user's callbacks, after those before it, and then goes on. Without a function it goes on at once.
 func (g *group) queueCallback(ctx actor.Context, call *callbackCall) {
 	if call.function == nil || len(call.partitions) == 0 {
 		call.then(ctx)
@@ -83,39 +92,57 @@ func (g *group) queueCallback(ctx actor.Context, call *callbackCall) {
 		c.queue[0].hurry() // the newer one must not wait longer than it has time itself
 	}
 	c.queue = append(c.queue, call)
-	g.nextCallback()
+	g.nextCallback(ctx)
 }
 
 // nextCallback begins the first call in the queue if it has not begun.
-func (g *group) nextCallback() {
+func (g *group) nextCallback(ctx actor.Context) {
 	if len(g.callbacks.queue) == 0 || g.callbacks.queue[0].begun {
 		return
 	}
 	call := g.callbacks.queue[0]
 	call.begun = true
 	if l := call.revocation; l != nil {
-		l.told, call.partitions = true, partitionsOf(l.grants)
+		l.told, call.partitions, call.last = true, partitionsOf(l.grants), l.last
 		if len(l.grants) == 0 { // all were lost while it waited
-			call.function = func(context.Context, []kafka.TopicPartition) error { return nil }
+			call.function = func(context.Context, *Token, []kafka.TopicPartition) error { return nil }
 		}
 	}
-	root, self, shared := g.shared.sys.root, g.self, g.shared
-	callCtx, cancel := context.WithDeadlineCause(context.Background(), call.deadline, ErrCallbackOverdue)
+	token := g.callbackToken(ctx, call)
+	callCtx, cancel := context.WithDeadlineCause(withToken(context.Background(), token), call.deadline, ErrCallbackOverdue)
 	call.end = cancel
-	overdue := fmt.Errorf("%s: %w", call.name, ErrCallbackOverdue)
+	root, self, overdue := g.shared.sys.root, g.self, fmt.Errorf("%s: %w", call.name, ErrCallbackOverdue)
 	// A little later than the context ends, so that a callback that heeds it is in time.
-	call.timer = time.AfterFunc(time.Until(call.deadline)+callbackGrace, func() { root.Send(self, &callbackDone{seq: call.seq, err: overdue}) })
-	go func() {
-		err := errGoexit
-		defer func() {
-			if v := recover(); v != nil {
-				err = fmt.Errorf("panic: %w", panicError(v))
-				shared.logger.Error("callback panicked", zap.String("callback", call.name), zap.ByteString("stack", debug.Stack()))
-			}
-			root.Send(self, &callbackDone{seq: call.seq, err: err})
-		}()
-		err = call.function(callCtx, call.partitions)
+	call.timer = time.AfterFunc(time.Until(call.deadline)+callbackGrace, func() {
+		root.Send(self, &callbackDone{seq: call.seq, err: overdue, died: true})
+	})
+	go g.shared.runCallback(self, call.seq, call.name, func() error { return call.function(callCtx, token, call.partitions) })
+}
+
+// callbackToken takes the token over the partitions of a call, from whoever has it: a rebalance cannot wait.
+func (g *group) callbackToken(ctx actor.Context, call *callbackCall) *Token {
+	call.token = g.shared.tokens.Add(1)
+	g.stepDesk(ctx, capability.Asked{
+		ID: call.token, Holder: capability.Holder(call.name), Op: "rebalance", How: capability.Force, Rights: call.rights, Partitions: call.partitions,
+	})
+	token := g.shared.tree.newToken(g.desk.granted[call.token], call.token)
+	token.last = call.last
+	delete(g.desk.granted, call.token)
+	return token
+}
+
+// runCallback runs a callback in its goroutine, and tells the group of its end, however it comes.
+func (s *shared) runCallback(group *actor.PID, seq uint64, name string, function func() error) {
+	done := &callbackDone{seq: seq, err: errGoexit, died: true}
+	defer func() {
+		if v := recover(); v != nil {
+			done.err = fmt.Errorf("panic: %w", panicError(v))
+			s.logger.Error("callback panicked", zap.String("callback", name), zap.ByteString("stack", debug.Stack()))
+		}
+		s.sys.root.Send(group, done)
 	}()
+	err := function()
+	done.err, done.died = err, false
 }
 
 // hurry ends a call's context now.
@@ -136,12 +163,23 @@ func (g *group) callbackDone(ctx actor.Context, m *callbackDone) {
 	c.queue = c.queue[1:]
 	call.timer.Stop()
 	call.end()
-	if m.err != nil {
-		g.shared.observe(event.CallbackFailed{Member: g.shared.member(), Callback: call.name, Partitions: call.partitions, Err: m.err})
-		g.shared.logger.Warn("callback failed", zap.String("callback", call.name), zap.Error(m.err))
+	var died error
+	if m.died {
+		died = m.err
+	}
+	err := m.err
+	if misused := g.stepDesk(ctx, capability.Ended{ID: call.token, Cause: died}); errors.Is(misused, ErrTokenInside) {
+		err = errors.Join(err, misused)
+	}
+	if err != nil {
+		g.shared.observe(event.CallbackFailed{Member: g.shared.member(), Callback: call.name, Partitions: call.partitions, Err: err})
+		g.shared.logger.Warn("callback failed", zap.String("callback", call.name), zap.Error(err))
 	}
 	call.then(ctx)
-	g.nextCallback()
+	if err != nil && g.shared.settings.Callbacks.Strict {
+		g.failConsumer(ctx, fmt.Errorf("troupe: callback %s of %v: %w", call.name, call.partitions, err))
+	}
+	g.nextCallback(ctx)
 }
 
 // stopCallbacks ends the call that runs, and forgets those that wait.
@@ -155,21 +193,47 @@ func (g *group) stopCallbacks() {
 	g.callbacks.queue, g.callbacks.revocations = nil, nil
 }
 
-// assignedCallback tells the user of new partitions, and then lets them start.
-func (g *group) assignedCallback(ctx actor.Context, grants []rebalance.Grant) {
-	deadline := time.Now().Add(g.shared.settings.Callbacks.Timeout)
-	g.callback(ctx, "OnAssigned", g.shared.settings.Callbacks.Assigned, partitionsOf(grants), deadline, func(ctx actor.Context) {
-		for _, grant := range grants {
-			p := g.parts[grant.TopicPartition]
-			if p == nil || p.epoch != grant.Epoch {
-				continue // given up or lost meanwhile
+// assigningCallback tells the user of new partitions, and then has it decided where they start.
+func (g *group) assigningCallback(ctx actor.Context, grants []rebalance.Grant) {
+	calls := g.shared.settings.Callbacks
+	g.queueCallback(ctx, &callbackCall{
+		name: "OnAssigning", function: calls.Assigning, rights: capability.RightsAssigning, partitions: partitionsOf(grants),
+		deadline: time.Now().Add(calls.Timeout),
+		then: func(ctx actor.Context) {
+			for _, grant := range grants {
+				p := g.parts[grant.TopicPartition]
+				if p == nil || p.epoch != grant.Epoch {
+					continue // given up or lost meanwhile
+				}
+				p.told = true
+				if p.phase == partStarting || p.phase == partRestarting {
+					g.starts.add(p.tp)
+				}
 			}
-			p.told = true
-			if p.phase == partStarting || p.phase == partRestarting {
-				g.starts.add(p.tp)
+			g.requestStarts(ctx)
+		},
+	})
+}
+
+// assignedCallback tells the user of partitions whose start is decided since it was last called, and then lets them deliver.
+func (g *group) assignedCallback(ctx actor.Context) {
+	grants := g.callbacks.arrived
+	g.callbacks.arrived = nil
+	calls := g.shared.settings.Callbacks
+	g.queueCallback(ctx, &callbackCall{
+		name: "OnAssigned", function: calls.Assigned, rights: capability.RightsAssigned, partitions: partitionsOf(grants),
+		deadline: time.Now().Add(calls.Timeout),
+		then: func(ctx actor.Context) {
+			for _, grant := range grants {
+				p := g.parts[grant.TopicPartition]
+				if p == nil || p.epoch != grant.Epoch {
+					continue
+				}
+				p.held = false
+				g.tell(ctx, p.key, &deliveryAllowed{epoch: p.epoch})
+				g.feed(ctx, rebalance.PartitionStarted(grant))
 			}
-		}
-		g.requestStarts(ctx)
+		},
 	})
 }
 
@@ -177,6 +241,8 @@ func (g *group) assignedCallback(ctx actor.Context, grants []rebalance.Grant) {
 type leaving struct {
 	grants []rebalance.Grant
 	left   int
+	// last is how far they have come, for OnRevoked.
+	last map[kafka.TopicPartition]*cell
 	// revoking is true until OnRevoking has returned, told from when OnRevoked is called.
 	revoking, told bool
 	deadline       time.Time
@@ -188,18 +254,22 @@ func (g *group) revokingCallback(ctx actor.Context, grants []rebalance.Grant, dr
 	if calls.Revoking == nil && calls.Revoked == nil {
 		return
 	}
-	l := &leaving{revoking: true, deadline: deadline}
+	l := &leaving{revoking: true, deadline: deadline, last: make(map[kafka.TopicPartition]*cell)}
 	for _, grant := range grants {
 		if p := g.parts[grant.TopicPartition]; p != nil && p.epoch == grant.Epoch && p.leaving == nil {
 			p.leaving = l
 			l.grants = append(l.grants, grant)
+			l.last[p.tp] = p.cell
 			l.left++
 		}
 	}
 	g.callbacks.revocations = append(g.callbacks.revocations, l)
-	g.callback(ctx, "OnRevoking", calls.Revoking, partitionsOf(l.grants), drainUntil, func(ctx actor.Context) {
-		l.revoking = false
-		g.leavingOn(ctx, l)
+	g.queueCallback(ctx, &callbackCall{
+		name: "OnRevoking", function: calls.Revoking, rights: capability.RightsRevoking, partitions: partitionsOf(l.grants), deadline: drainUntil,
+		then: func(ctx actor.Context) {
+			l.revoking = false
+			g.leavingOn(ctx, l)
+		},
 	})
 }
 
@@ -213,13 +283,21 @@ func (g *group) lostCallback(ctx actor.Context, lost []rebalance.Grant) {
 			lost = slices.DeleteFunc(lost, func(grant rebalance.Grant) bool { return slices.Contains(l.grants, grant) })
 		}
 	}
+	last := make(map[kafka.TopicPartition]*cell)
 	for _, grant := range lost {
-		if g.part(grant.TopicPartition, grant.Epoch) == nil {
+		if p := g.part(grant.TopicPartition, grant.Epoch); p != nil {
+			last[p.tp] = p.cell
+		} else {
 			waiting = append(waiting, grant)
 		}
 	}
 	for _, l := range g.callbacks.revocations {
 		if !l.told {
+			for _, grant := range waiting {
+				if cell := l.last[grant.TopicPartition]; cell != nil && cell.epoch == grant.Epoch {
+					last[grant.TopicPartition] = cell
+				}
+			}
 			l.grants = slices.DeleteFunc(l.grants, func(grant rebalance.Grant) bool { return slices.Contains(waiting, grant) })
 		}
 	}
@@ -227,10 +305,13 @@ func (g *group) lostCallback(ctx actor.Context, lost []rebalance.Grant) {
 		q[0].hurry() // there is nothing to save any more
 	}
 	calls := g.shared.settings.Callbacks
-	g.callback(ctx, "OnLost", calls.Lost, partitionsOf(lost), time.Now().Add(calls.Timeout), func(ctx actor.Context) {
-		for _, grant := range waiting {
-			g.feed(ctx, rebalance.PartitionReleased(grant))
-		}
+	g.queueCallback(ctx, &callbackCall{
+		name: "OnLost", function: calls.Lost, rights: capability.RightsGone, partitions: partitionsOf(lost), last: last, deadline: time.Now().Add(calls.Timeout),
+		then: func(ctx actor.Context) {
+			for _, grant := range waiting {
+				g.feed(ctx, rebalance.PartitionReleased(grant))
+			}
+		},
 	})
 }
 
@@ -262,7 +343,8 @@ func (g *group) leavingOn(ctx actor.Context, l *leaving) {
 		return
 	}
 	g.queueCallback(ctx, &callbackCall{
-		name: "OnRevoked", function: g.shared.settings.Callbacks.Revoked, partitions: partitionsOf(l.grants), revocation: l, deadline: l.deadline,
+		name: "OnRevoked", function: g.shared.settings.Callbacks.Revoked, rights: capability.RightsGone, partitions: partitionsOf(l.grants),
+		revocation: l, deadline: l.deadline,
 		then: func(ctx actor.Context) {
 			g.callbacks.revocations = slices.DeleteFunc(g.callbacks.revocations, func(other *leaving) bool { return other == l })
 			for _, grant := range l.grants {

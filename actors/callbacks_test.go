@@ -34,7 +34,7 @@ func (l *callbackLog) all() []string {
 }
 
 func (l *callbackLog) call(name string, does func(ctx context.Context) error) PartitionsFunc {
-	return func(ctx context.Context, partitions []kafka.TopicPartition) error {
+	return func(ctx context.Context, _ *Token, partitions []kafka.TopicPartition) error {
 		l.add(fmt.Sprint(name, " ", len(partitions)))
 		defer l.add(name + " end")
 		if does != nil {

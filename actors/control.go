@@ -29,7 +29,9 @@ type request struct {
 	silent
 	op operation
 	// key is that of a token's operation; nil for a call of the consumer itself.
-	key    *capability.Key
+	key *capability.Key
+	// inside is true when the caller is inside of a callback or another call with a token.
+	inside bool
 	answer chan error
 	// begun is true once a group has it; answered once somebody has replied.
 	begun, answered atomic.Bool
@@ -80,7 +82,7 @@ func (e *StateError) Error() string {
 // do has the group carry out an operation and waits for its answer. The operation's results may be read only if it returns
 // nil. key is that of a token's operation, nil without a token.
 func (t *Tree) do(ctx context.Context, key *capability.Key, op operation) error {
-	m := &request{op: op, key: key, answer: make(chan error, 1)}
+	m := &request{op: op, key: key, inside: t.within(ctx) != nil, answer: make(chan error, 1)}
 	t.shared.sys.root.Send(t.rootPID, m)
 	select {
 	case err := <-m.answer:
@@ -96,6 +98,7 @@ func (t *Tree) do(ctx context.Context, key *capability.Key, op operation) error 
 		}
 		return ErrClosing
 	case <-ctx.Done():
+		m.answered.Store(true) // what has not begun is not wanted any more
 		return fmt.Errorf("troupe: %s: %w", op.word(), context.Cause(ctx))
 	}
 }
@@ -139,7 +142,12 @@ func (r *root) resume(ctx actor.Context, group *actor.PID) {
 
 // called carries out a call, unless another incarnation has begun it or its caller does not wait any more.
 func (g *group) called(ctx actor.Context, m *request) {
-	if m.begun.CompareAndSwap(false, true) {
+	switch {
+	case m.begun.Load() || m.answered.Load():
+	case g.defers(m):
+		g.desk.deferred = append(g.desk.deferred, m)
+	default:
+		m.begun.Store(true)
 		m.op.run(ctx, g, m)
 	}
 }

@@ -49,7 +49,7 @@ func inTree(t *testing.T, f func(w *treeWorld)) {
 		tree := supervisor.Policy{OnSpent: supervisor.StopAll}
 		w.settings = Settings{
 			GroupID: "billing", SessionTimeout: 10 * time.Second, HeartbeatInterval: time.Second, RebalanceTimeout: 30 * time.Second,
-			DrainTimeout: 10 * time.Second, CloseTimeout: 20 * time.Second, Assignors: []rebalance.Assignor{rebalance.Range()},
+			DrainTimeout: 10 * time.Second, CloseTimeout: 20 * time.Second, TokenTimeout: time.Minute, Assignors: []rebalance.Assignor{rebalance.Range()},
 			MaxInTransit: 100, ResumeBelow: 50, MemoryBudget: 1 << 20, FetchMinBytes: 1,
 			FetchMaxBytes: 1 << 16, PartitionMaxBytes: 1 << 12, MaxBatchBytes: 1 << 20, FetchMaxWait: 500 * time.Millisecond,
 			MetadataMaxAge: time.Minute, Backoff: supervisor.Backoff{Initial: 100 * time.Millisecond, Max: time.Second},

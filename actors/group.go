@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"go.uber.org/zap"
 
+	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
@@ -50,6 +50,7 @@ type group struct {
 	parts     map[kafka.TopicPartition]*part
 	fetchers  map[int32]kafka.Broker
 	loan      *loan
+	desk      *desk
 	starts    startQueue
 	callbacks callbacks
 
@@ -158,6 +159,13 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 		g.keyReturned(ctx, m)
 	case *request:
 		g.called(ctx, m)
+	case *tokenLeft:
+		delete(g.desk.asked, m.id)
+		g.stepDesk(ctx, capability.Ended{ID: m.id, Cause: m.cause})
+	case *tokenHanded:
+		g.tokenHanded(ctx, m)
+	case *actor.Terminated:
+		g.receiverEnded(m)
 	}
 }
 
@@ -193,7 +201,7 @@ func (g *group) start(ctx actor.Context) {
 	g.join = g.shared.network.Membership()
 	g.joinWork = newWorker(g.shared.sys, g.self, &g.shared.workers)
 	g.metadata = newMetadataView(g.shared, g.self)
-	g.loan = newLoan()
+	g.loan, g.desk = newLoan(), newDesk()
 	g.spawnChild(ctx, committerKey, func() actor.Actor { return newCommitter(g.shared) })
 	if g.shared.standalone == nil { // else there is no coordinator
 		g.spawnChild(ctx, heartbeatKey, func() actor.Actor { return newHeartbeat(g.shared) })
@@ -227,6 +235,7 @@ func (g *group) stop() {
 	}
 	g.starts.hook.stop()
 	g.stopCallbacks()
+	g.closeDesk()
 	g.joinWork.stop()
 	g.join.Close()
 	g.metadata.stop()
@@ -244,6 +253,8 @@ func (g *group) alarmRang(ctx actor.Context, m *alarmRang) {
 		g.releaseOverdue(ctx)
 	case g.workAlarm.rang(m):
 		g.lookForOverdue(ctx)
+	case g.desk.alarm.rang(m):
+		g.stepDesk(ctx, capability.DeskTick{})
 	case g.starts.hook.alarm.rang(m):
 		g.positionsAlarm()
 	}
@@ -367,35 +378,6 @@ func (g *group) tell(ctx actor.Context, key string, message any) {
 	if pid := g.Lookup(key); pid != nil {
 		ctx.Send(pid, message)
 	}
-}
-
-func (g *group) sendJoin(ctx actor.Context, e rebalance.SendJoin) {
-	g.joinWork.abort()
-	g.forgetJoins(ctx)
-	g.withCoordinator(ctx, g.shared.settings.RebalanceTimeout, need{
-		ready: func(broker kafka.Broker) {
-			client := g.join
-			g.joinWork.do(func(c context.Context) any {
-				response, err := client.Join(c, broker, e.Request)
-				return &joinAnswered{broker: broker, answer: rebalance.JoinAnswered{Seq: e.Seq, Response: response, Err: err}}
-			})
-		},
-		expired: func(err error) { g.feed(ctx, rebalance.JoinAnswered{Seq: e.Seq, Err: err}) },
-	})
-}
-
-func (g *group) sendSync(ctx actor.Context, e rebalance.SendSync) {
-	g.withCoordinator(ctx, g.shared.settings.RebalanceTimeout, need{
-		ready: func(broker kafka.Broker) {
-			client := g.join
-			g.syncSent = time.Now()
-			g.joinWork.do(func(c context.Context) any {
-				response, err := client.Sync(c, broker, e.Request)
-				return &syncAnswered{broker: broker, answer: rebalance.SyncAnswered{Seq: e.Seq, Response: response, Err: err}}
-			})
-		},
-		expired: func(err error) { g.feed(ctx, rebalance.SyncAnswered{Seq: e.Seq, Err: err}) },
-	})
 }
 
 func (g *group) enterGeneration(ctx actor.Context, e rebalance.EnterGeneration) {

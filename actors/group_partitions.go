@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/troupego/troupe/commit"
+	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
@@ -23,8 +24,10 @@ type part struct {
 	cell  *cell
 	phase partPhase
 	route route
-	// told is true when OnAssigned has returned: before that nothing starts. leaving is the revocation that callbacks hold up.
+	// told is true when OnAssigning has returned: before that nothing starts. held is true until OnAssigned has returned: before
+	// that nothing is delivered. leaving is the revocation that callbacks hold up.
 	told    bool
+	held    bool
 	leaving *leaving
 	// watch is what its handler works on; overdue is why it is given up, hurried whether its drain waits for nobody.
 	watch   workWatch
@@ -101,7 +104,8 @@ func (g *group) assign(ctx actor.Context, e rebalance.AssignPartitions) {
 		g.refreshSoon()
 	}
 	g.settleLoan(ctx)
-	g.assignedCallback(ctx, e.Grants)
+	g.stepDesk(ctx, capability.Owned{Partitions: partitionsOf(e.Grants)})
+	g.assigningCallback(ctx, e.Grants)
 }
 
 // introduce tells a new partition actor what it needs to begin.
@@ -188,6 +192,7 @@ func (g *group) committerRespawned(ctx actor.Context, pid *actor.PID) {
 // revoke begins REVOKING: each partition drains, commits and lets go by itself.
 func (g *group) revoke(ctx actor.Context, e rebalance.RevokePartitions) {
 	g.shared.observe(event.PartitionsRevoked{Member: g.shared.member(), Partitions: partitionsOf(e.Grants), Closing: e.Closing})
+	g.stepDesk(ctx, capability.Gone{Partitions: partitionsOf(e.Grants)})
 	g.revokingCallback(ctx, e.Grants, e.DrainUntil, e.Deadline)
 	for _, grant := range e.Grants {
 		p := g.part(grant.TopicPartition, grant.Epoch)
@@ -210,6 +215,7 @@ func (g *group) revoke(ctx actor.Context, e rebalance.RevokePartitions) {
 func (g *group) lose(ctx actor.Context, e rebalance.LosePartitions) {
 	lost := partitionsOf(e.Grants)
 	g.shared.observe(event.PartitionsLost{Member: g.shared.member(), Partitions: lost, Err: e.Cause})
+	g.stepDesk(ctx, capability.Gone{Partitions: lost})
 	g.lostCallback(ctx, e.Grants)
 	g.cutOff(ctx, lost)
 	for _, grant := range e.Grants {

@@ -50,6 +50,7 @@ func (g *group) requestStarts(ctx actor.Context) {
 		for tp := range q.waiting {
 			g.begin(ctx, tp, kafka.NoOffset)
 		}
+		g.assignedCallback(ctx)
 		return
 	}
 	counts := make(map[string]int)
@@ -109,6 +110,7 @@ func (g *group) offsetsFetched(ctx actor.Context, m *offsetsFetched) {
 			g.decided(ctx, tp, decision, q.answers[tp])
 		}
 	}
+	g.assignedCallback(ctx)
 	if len(q.waiting) == 0 {
 		q.asked, q.answers = nil, nil
 	}
@@ -149,9 +151,15 @@ func (g *group) decided(ctx actor.Context, tp kafka.TopicPartition, decision reb
 	p.phase = partRunning
 	p.cell.committed.Store(answer.Offset)
 	g.tell(ctx, committerKey, &partitionOpened{tp: tp, epoch: p.epoch, committed: answer.Offset, metadata: answer.Metadata, cell: p.cell})
-	g.tell(ctx, p.key, &startDecided{epoch: p.epoch, decision: decision, committed: answer.Offset, metadata: answer.Metadata, anew: g.starts.anew[tp.Topic]})
-	if first {
-		g.feed(ctx, rebalance.PartitionStarted{TopicPartition: tp, Epoch: p.epoch})
+	p.held = p.held || first && g.shared.settings.Callbacks.Assigned != nil
+	g.tell(ctx, p.key, &startDecided{
+		epoch: p.epoch, decision: decision, committed: answer.Offset, metadata: answer.Metadata, anew: g.starts.anew[tp.Topic], held: p.held,
+	})
+	switch grant := (rebalance.Grant{TopicPartition: tp, Epoch: p.epoch}); {
+	case first && p.held:
+		g.callbacks.arrived = append(g.callbacks.arrived, grant)
+	case first:
+		g.feed(ctx, rebalance.PartitionStarted(grant))
 	}
 }
 

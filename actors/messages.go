@@ -238,6 +238,14 @@ type startDecided struct {
 	metadata string
 	// anew is true when the group's commits on the topic are of another incarnation than the metadata says it is.
 	anew bool
+	// held is true when nothing may be delivered before deliveryAllowed.
+	held bool
+}
+
+// deliveryAllowed: group -> partition: OnAssigned has returned.
+type deliveryAllowed struct {
+	silent
+	epoch kafka.AssignmentEpoch
 }
 
 // committerKnown: group -> partition, at its start and whenever there is a new committer: offer again.

@@ -123,6 +123,11 @@ func (p *partition) receive(ctx actor.Context, message any) {
 		if p.current(m.epoch) {
 			p.startDecided(ctx, m)
 		}
+	case *deliveryAllowed:
+		if p.current(m.epoch) {
+			p.handler.held = false
+			p.pump(ctx)
+		}
 	case *leaderKnown:
 		if p.current(m.epoch) {
 			p.leaderKnown(ctx, m)

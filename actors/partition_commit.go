@@ -160,6 +160,8 @@ type commitOperation struct {
 
 func (o *commitOperation) word() string { return "commit" }
 
+func (o *commitOperation) everything() bool { return len(o.named) == 0 }
+
 func (o *commitOperation) run(ctx actor.Context, g *group, m *request) {
 	parts, err := g.targets(o.word(), o.named)
 	if unassigned, ok := errors.AsType[*UnassignedError](err); ok && len(unassigned.Partitions) == 0 {

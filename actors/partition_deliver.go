@@ -27,7 +27,9 @@ type handlerSide struct {
 	up    bool
 	gated bool
 	// slotted is true while a delivery to a user's actor holds one of the member's slots.
-	slotted  bool
+	slotted bool
+	// held is true until OnAssigned has returned.
+	held     bool
 	delivery *Delivery
 	// again are the records that come again, for the attempt-th time, after the alarm, or that wait to go out at all;
 	// leases are the slabs they lie in.
@@ -132,7 +134,7 @@ func (p *partition) tellLost(ctx actor.Context, cause error) {
 // more than the window has room for. One delivery is outstanding at a time.
 func (p *partition) deliverNext(ctx actor.Context) {
 	h := &p.handler
-	if !p.machine.CanDeliver() || p.cell.lost.Load() || h.stopped || p.tracker == nil {
+	if !p.machine.CanDeliver() || p.cell.lost.Load() || h.stopped || h.held || p.tracker == nil {
 		return
 	}
 	if p.parallel != nil {

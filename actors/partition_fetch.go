@@ -91,7 +91,7 @@ func (p *partition) startDecided(ctx actor.Context, m *startDecided) {
 	if p.machine.State() != rebalance.PartitionAssigning {
 		return
 	}
-	p.intake.unproven = m.anew
+	p.intake.unproven, p.handler.held = m.anew, m.held
 	switch d := m.decision.(type) {
 	case rebalance.StartAt:
 		ours := p.adoptMap(m)

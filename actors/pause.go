@@ -173,6 +173,8 @@ func (o *pauseOperation) word() string {
 	return "resume"
 }
 
+func (o *pauseOperation) everything() bool { return len(o.named) == 0 }
+
 // run notes it in the register and has the partitions look there. A partition that is named and not owned is refused; a resume
 // of it holds all the same, so that it does not come back paused.
 func (o *pauseOperation) run(ctx actor.Context, g *group, m *request) {

@@ -146,6 +146,7 @@ func (g *group) positionsAnswered(ctx actor.Context, m *positionsAnswered) {
 			rebalance.GroupCommitsNone, g.shared.registration(tp.Topic).Reset)
 		g.decided(ctx, tp, decisions[tp.Partition], CommittedOffset{Offset: kafka.NoOffset, LeaderEpoch: kafka.NoLeaderEpoch})
 	}
+	g.assignedCallback(ctx)
 	g.askPositions() // those that came meanwhile
 }
 

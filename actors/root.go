@@ -63,6 +63,10 @@ func (r *root) Receive(ctx actor.Context) {
 		ctx.Stop(ctx.Self())
 	case *request:
 		r.called(ctx, m)
+	case *tokenLeft, *tokenHanded:
+		if pid := r.Lookup(groupKey); pid != nil { // else every token has ended
+			ctx.Send(pid, m)
+		}
 	case *groupEnded:
 		r.err, r.report = m.err, m.report
 		ctx.Stop(ctx.Self())

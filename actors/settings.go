@@ -104,6 +104,8 @@ type Settings struct {
 	RebalanceTimeout  time.Duration
 	DrainTimeout      time.Duration
 	CloseTimeout      time.Duration
+	// TokenTimeout is how long somebody may have a token that was asked for.
+	TokenTimeout time.Duration
 	// MaxProcessingTime is how long a handler may work on what it was given before the member gives everything up; 0 for as
 	// long as it likes.
 	MaxProcessingTime time.Duration

@@ -42,8 +42,19 @@ type Stats struct {
 	// GaveUp are the handlers because of which the member is out of the group: those that were at work for longer than
 	// MaxProcessingTime, and those of other partitions that the drain could not wait for, as long as they have not returned.
 	GaveUp []RunningHandler
+	// Tokens are those that are out, callbacks' included, in the order in which they were given.
+	Tokens []TokenStats
 	// Partitions has the partitions owned now, in order.
 	Partitions []PartitionStats
+}
+
+// TokenStats is one token that somebody has.
+type TokenStats struct {
+	// Holder has it, Operation is what it was asked for: "rebalance" for a callback's.
+	Holder, Operation string
+	Since             time.Time
+	// Partitions are those that it covers, in order.
+	Partitions []kafka.TopicPartition
 }
 
 // PartitionStats is one owned partition's part of a snapshot.

@@ -1,164 +1,375 @@
 package actors
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"maps"
+	"runtime/debug"
+	"slices"
+	"sync/atomic"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
-// Who can hold the consumer's key.
-const (
-	groupHolder     capability.Holder = "group"
-	committerHolder capability.Holder = "committer"
+// Why a [HeldError] refused.
+var (
+	// ErrTokenHeld: somebody else has the token over one of the partitions, or is inside a call with this one.
+	ErrTokenHeld = errors.New("the token is with another")
+	// ErrTokenDead: the token was returned or revoked, or was never a token.
+	ErrTokenDead = errors.New("the token is dead")
+	// ErrTokenHanded: the token was handed on; only who received it may act.
+	ErrTokenHanded = errors.New("the token was handed on")
+	// ErrTokenInside: the token cannot be returned while a call with it is under way.
+	ErrTokenInside = errors.New("a call with the token is under way")
+	// ErrNotCovered: the token is not over that partition, or not any more.
+	ErrNotCovered = errors.New("the token does not cover the partition")
+	// ErrNotAllowed: the state that the partitions are in does not allow it; see [Token].
+	ErrNotAllowed = errors.New("the token does not allow it in the state that the partitions are in")
+	// ErrSelfWait: the caller is inside a callback that has the token, and would wait for itself.
+	ErrSelfWait = errors.New("the caller would wait for itself: it has the token already, use that")
+	// ErrTokenOverdue: the token's time was over, by Config.TokenTimeout or the context it was asked for with.
+	ErrTokenOverdue = errors.New("the token's time is over")
+	// ErrHolderDied: who had the token ended without returning it.
+	ErrHolderDied = errors.New("the holder of the token has ended")
 )
 
-// loan is the group's side of the consumer's key: it mints it over the partitions owned and lends it to the committer. When
-// the set changes it recalls the key, changes it at home, and lends it again. Lost partitions are cut off at once, without
-// asking the holder.
-type loan struct {
-	mint  *capability.Mint
-	key   *capability.Key
-	phase loanPhase
-	// want is what the key should cover, have what it covers.
-	want, have map[kafka.TopicPartition]struct{}
+// HeldError refuses an operation of somebody who does not have the live token for it.
+type HeldError struct {
+	// Operation is what was asked for, such as "seek"; Asker who asked.
+	Operation, Asker string
+	// Holder has the token, for HolderOperation, since Since. They are empty where nobody has it.
+	Holder, HolderOperation string
+	Since                   time.Time
+	// TopicPartition is the first partition that it is about; the zero value when it is about the token as a whole.
+	TopicPartition kafka.TopicPartition
+	// Reason is one of the sentinels beside this type.
+	Reason error
 }
 
-type loanPhase uint8
-
-const (
-	// loanHome: the group holds the key, or there is none.
-	loanHome loanPhase = iota
-	// loanLent: the committer holds it.
-	loanLent
-	// loanRecalled: the committer holds it and was asked for it.
-	loanRecalled
-)
-
-func newLoan() *loan {
-	return &loan{
-		mint: capability.NewMint(),
-		want: make(map[kafka.TopicPartition]struct{}), have: make(map[kafka.TopicPartition]struct{}),
+// Error names operation, asker, holder and reason.
+func (e *HeldError) Error() string {
+	text := fmt.Sprintf("troupe: %s by %s refused", e.Operation, e.Asker)
+	if e.TopicPartition != (kafka.TopicPartition{}) {
+		text += " for " + e.TopicPartition.String()
 	}
+	text += ": " + e.Reason.Error()
+	if e.Holder != "" {
+		text += fmt.Sprintf(" (held by %s for %s since %s)", e.Holder, e.HolderOperation, e.Since.Format(time.RFC3339Nano))
+	}
+	return text
 }
 
-// broken kills the key because its holder died; the next settling mints another.
-func (l *loan) broken() {
-	if l.key != nil {
-		l.mint.Revoke(l.key)
+// Unwrap returns the reason.
+func (e *HeldError) Unwrap() error { return e.Reason }
+
+// heldError makes the public error of what the core says.
+func heldError(err error) error {
+	misuse, ok := errors.AsType[*capability.MisuseError](err)
+	if !ok {
+		return err
 	}
-	l.key, l.phase = nil, loanHome
-	clear(l.have)
+	held := &HeldError{
+		Operation: misuse.Op, Asker: string(misuse.Asker), Holder: string(misuse.Holder), HolderOperation: misuse.HolderOp, Since: misuse.Since,
+		TopicPartition: misuse.Partition,
+	}
+	switch misuse.Reason {
+	case capability.ErrHeld:
+		held.Reason = ErrTokenHeld
+	case capability.ErrPassed:
+		held.Reason = ErrTokenHanded
+	case capability.ErrOutOfOrder:
+		held.Reason = ErrTokenInside
+	case capability.ErrNotCovered:
+		held.Reason = ErrNotCovered
+	case capability.ErrNotAllowed:
+		held.Reason = ErrNotAllowed
+	default:
+		held.Reason = ErrTokenDead
+	}
+	return held
 }
 
-// adjust makes the key at home cover what it should.
-func (l *loan) adjust() error {
-	var gone, fresh []kafka.TopicPartition
-	for tp := range l.have {
-		if _, ok := l.want[tp]; !ok {
-			gone = append(gone, tp)
+// Token is the right to change what a consumer does with some partitions: an object capability (KIP-944). Whoever has a live
+// one may call its methods, from any goroutine, one call at a time: of two at once the second is refused. Everybody else who
+// wants to change something about these partitions is refused at once with a *[HeldError]. It cannot be made, copied into life
+// or guessed: the zero Token and a copy of a live one are dead. A dead one stays dead for ever.
+//
+// A callback gets one over exactly the partitions that it is about, valid until it returns; Tree.Token gives one over those that
+// are owned. What it allows follows their state: everything while they are owned; to seek and to pause before the start
+// (OnAssigning), also to commit when the position is known (OnAssigned); to commit while they are given up (OnRevoking); only to
+// read when they are gone (OnRevoked, OnLost). A partition that is given up or lost goes out of every token at once.
+//
+// Commits of what is finished, which the consumer makes by itself, are never held up by a token.
+type Token struct {
+	// self tells an original from a copy.
+	self   *Token
+	tree   *Tree
+	key    *capability.Key
+	holder capability.Holder
+	// grant is the number in the group's ledger; 0 for one that lives inside of a call only.
+	grant uint64
+	// accepted is true once the receiver of a handed token has used it.
+	accepted atomic.Bool
+	// last is how far partitions had come that are gone; nil while they are owned.
+	last map[kafka.TopicPartition]*cell
+	// release stops what watches over the token.
+	release func() bool
+}
+
+func (t *Tree) newToken(key *capability.Key, grant uint64) *Token {
+	token := &Token{tree: t, key: key, holder: key.Holder(), grant: grant}
+	token.self = token
+	return token
+}
+
+// live returns the key of a token that is one.
+func (t *Token) live() *capability.Key {
+	if t == nil || t.self != t {
+		return nil
+	}
+	return t.key
+}
+
+// Holder names who has the token, such as "OnRevoking"; empty when it is dead.
+func (t *Token) Holder() string { return string(t.live().Holder()) }
+
+// Live reports whether the token can be used now: it is alive, was not handed on, and no call with it is under way.
+func (t *Token) Live() bool { return t.live().Valid() }
+
+// Partitions returns the partitions that it covers, in order; nil when it is dead.
+func (t *Token) Partitions() []kafka.TopicPartition { return t.live().Partitions() }
+
+// enter begins a call with the token.
+func (t *Token) enter(op string) (*capability.Key, error) {
+	key := t.live()
+	if key == nil {
+		return nil, &HeldError{Operation: op, Asker: "a token that is none", Reason: ErrTokenDead}
+	}
+	inside, err := key.Acquire(t.holder, op)
+	if err != nil {
+		return nil, heldError(err)
+	}
+	t.accepted.Store(true)
+	return inside, nil
+}
+
+// operate runs one call on partitions, all that the token covers when none is named.
+func (t *Token) operate(op string, named []kafka.TopicPartition, call func(key *capability.Key, named []kafka.TopicPartition) error) error {
+	key, err := t.enter(op)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = key.Return(t.holder) }() // it may have been revoked meanwhile
+	if len(named) == 0 {
+		if named = key.Partitions(); len(named) == 0 {
+			return &HeldError{Operation: op, Asker: string(t.holder), Reason: ErrNotCovered}
 		}
 	}
-	for tp := range l.want {
-		if _, ok := l.have[tp]; !ok {
-			fresh = append(fresh, tp)
-		}
+	return call(key, named)
+}
+
+// Pause is Tree.Pause with the token.
+func (t *Token) Pause(ctx context.Context, partitions ...kafka.TopicPartition) error {
+	return t.operate("pause", partitions, func(key *capability.Key, named []kafka.TopicPartition) error {
+		return t.tree.pause(ctx, key, true, named)
+	})
+}
+
+// Resume is Tree.Resume with the token.
+func (t *Token) Resume(ctx context.Context, partitions ...kafka.TopicPartition) error {
+	return t.operate("resume", partitions, func(key *capability.Key, named []kafka.TopicPartition) error {
+		return t.tree.pause(ctx, key, false, named)
+	})
+}
+
+// Commit is Tree.Commit with the token.
+func (t *Token) Commit(ctx context.Context, partitions ...kafka.TopicPartition) error {
+	return t.operate("commit", partitions, func(key *capability.Key, named []kafka.TopicPartition) error {
+		return t.tree.commit(ctx, key, named)
+	})
+}
+
+// Within runs f with a token of its own on top of this one, which cannot be used meanwhile: a callback inside of a call. The
+// inner token is dead when f returns. If somebody is still inside a call with it then, the calls are ended with it, and Within
+// returns a *[HeldError] with [ErrTokenInside], beside the error of f. A panic of f goes on to the caller.
+func (t *Token) Within(ctx context.Context, operation string, f func(ctx context.Context, inner *Token) error) (err error) {
+	key, err := t.enter(operation)
+	if err != nil {
+		return err
 	}
-	if len(gone) > 0 {
-		if len(gone) == len(l.have) {
-			l.mint.Revoke(l.key)
-			l.key = nil
-		} else {
-			part, err := l.mint.Split(l.key, groupHolder, gone)
-			if err != nil {
-				return fmt.Errorf("split the key: %w", err)
-			}
-			l.mint.Revoke(part)
+	inner := t.tree.newToken(key, 0)
+	inner.last = t.last
+	defer func() {
+		if inside, _ := key.End(t.holder); len(inside) > 0 {
+			err = errors.Join(err, insideError(operation, string(t.holder), inside))
 		}
+	}()
+	return f(withToken(ctx, inner), inner)
+}
+
+// insideError says who was inside when a token ended.
+func insideError(operation, asker string, inside []capability.Level) error {
+	last := inside[len(inside)-1]
+	return &HeldError{Operation: operation, Asker: asker, Holder: string(last.Holder), HolderOperation: last.Op, Reason: ErrTokenInside}
+}
+
+// Return gives the token back before its time, with [ErrTokenInside] while a call with it is under way. A callback's is
+// returned by itself when the callback does.
+func (t *Token) Return() error {
+	key := t.live()
+	if key == nil {
+		return &HeldError{Operation: "return", Asker: "a token that is none", Reason: ErrTokenDead}
 	}
-	if len(fresh) > 0 {
-		key, err := l.mint.Grant(groupHolder, fresh...)
-		if err != nil {
-			return fmt.Errorf("mint a key: %w", err)
-		}
-		if l.key == nil {
-			l.key = key
-		} else if err := l.mint.Merge(l.key, key); err != nil {
-			return fmt.Errorf("merge keys: %w", err)
-		}
+	if err := key.Return(t.holder); err != nil {
+		return heldError(err)
 	}
-	l.have = maps.Clone(l.want)
+	t.left(nil)
 	return nil
 }
 
-// settleLoan brings the committer the key it should have.
-func (g *group) settleLoan(ctx actor.Context) {
-	l := g.loan
-	committer := g.Lookup(committerKey)
-	if committer == nil {
-		return
+// left tells the group that the holder is done.
+func (t *Token) left(cause error) {
+	if t.release != nil {
+		t.release()
 	}
-	changed := !maps.Equal(l.want, l.have)
-	switch {
-	case l.phase == loanLent && changed:
-		l.phase = loanRecalled
-		ctx.Send(committer, &keyRecalled{})
-	case l.phase == loanHome:
-		if changed {
-			if err := l.adjust(); err != nil {
-				panic(err)
+	if t.grant != 0 {
+		t.tree.shared.sys.root.Send(t.tree.rootPID, &tokenLeft{id: t.grant, cause: cause})
+	}
+}
+
+// pass makes the receiver's token. From then on this one is dead.
+func (t *Token) pass(receiver string) (*Token, error) {
+	key := t.live()
+	if key == nil {
+		return nil, &HeldError{Operation: "hand", Asker: "a token that is none", Reason: ErrTokenDead}
+	}
+	passed, err := key.Pass(t.holder, capability.Holder(receiver))
+	if err != nil {
+		return nil, heldError(err)
+	}
+	token := t.tree.newToken(passed, t.grant)
+	token.last, token.release = t.last, t.release
+	return token, nil
+}
+
+// Hand gives the token to a goroutine that runs f. The receiver's is alive and this one is dead from the moment that Hand
+// returns nil. When f returns, its token is returned, and is dead. When f panics or ends its goroutine, the token is revoked,
+// with event.TokenRevoked, and the panic goes no further. receiver names it in errors and events.
+//
+// A token that a callback has handed on ends with the callback, and with it what f does: wait for f, if it is to have its
+// time. ctx is given to f.
+func (t *Token) Hand(ctx context.Context, receiver string, f func(ctx context.Context, token *Token)) error {
+	token, err := t.pass(receiver)
+	if err != nil {
+		return err
+	}
+	go func() {
+		died := fmt.Errorf("%w: %s", ErrHolderDied, receiver)
+		defer func() {
+			if v := recover(); v != nil {
+				died = fmt.Errorf("%w: panic: %w", died, panicError(v))
+				t.tree.shared.logger.Error("holder of a token panicked: " + string(debug.Stack()))
 			}
-		}
-		if l.key == nil {
-			return
-		}
-		if err := l.key.Hand(groupHolder, committerHolder); err != nil {
-			panic(err)
-		}
-		l.phase = loanLent
-		ctx.Send(committer, &keyLent{key: l.key})
-	}
+			token.over(died)
+		}()
+		f(withToken(ctx, token), token)
+		died = nil
+	}()
+	return nil
 }
 
-func (g *group) keyReturned(ctx actor.Context, m *keyReturned) {
-	if m.key != g.loan.key || g.loan.phase != loanRecalled {
-		g.shared.staleMessage()
+// over ends the token of a receiver that has ended: returned, or revoked if something became of the receiver, or somebody is
+// still inside a call with it. One that it has handed on is not its own any more.
+func (t *Token) over(died error) {
+	if t.key.Passed() {
 		return
 	}
-	g.loan.phase = loanHome
-	g.settleLoan(ctx)
+	if died != nil {
+		t.left(died)
+	} else if err := t.Return(); errors.Is(err, ErrTokenInside) {
+		t.left(nil)
+	}
 }
 
-// cutOff kills the key over partitions that were lost, and mints one over the rest.
-func (g *group) cutOff(ctx actor.Context, lost []kafka.TopicPartition) {
-	for _, tp := range lost {
-		delete(g.loan.want, tp)
-	}
-	g.loan.broken()
-	g.settleLoan(ctx)
+// TokenHanded brings an actor the token that somebody has handed to it by [Token.HandTo]. It is the actor's until it returns
+// it. When the actor ends before it has used or accepted it, the token is returned; if it ends later without returning it, it
+// is revoked, with event.TokenRevoked.
+type TokenHanded struct {
+	silent
+	Token *Token
 }
 
-// newCommitRound releases a round for sending. It needs a valid key, held by the committer, over all the partitions.
-func newCommitRound(key *capability.Key, round commit.Round) (*CommitRound, error) {
-	r := &CommitRound{round: round, key: key}
-	if err := r.authorized(); err != nil {
-		return nil, err
+// HandTo is [Token.Hand] to an actor, as a *[TokenHanded]: one of the consumer's actor system, such as a handler's actor (see
+// api.HandleActor), or one of the system that was given to api.WithActorSystem.
+func (t *Token) HandTo(receiver *actor.PID) error {
+	if receiver == nil {
+		return &HeldError{Operation: "hand", Asker: string(t.live().Holder()), Reason: errNoReceiver}
 	}
-	return r, nil
+	token, err := t.pass("actor " + receiver.Id)
+	if err != nil {
+		return err
+	}
+	t.tree.shared.sys.root.Send(t.tree.rootPID, &tokenHanded{receiver: receiver, token: token})
+	return nil
 }
 
-// authorized checks the key again: a round may wait behind another request of the connection until its time is over.
-func (r *CommitRound) authorized() error {
-	partitions := make([]kafka.TopicPartition, len(r.round.Offsets))
-	for i := range r.round.Offsets {
-		partitions[i] = r.round.Offsets[i].TopicPartition
+// errNoReceiver refuses to hand a token to nobody.
+var errNoReceiver = errors.New("the receiver is nil: it has to be an actor's PID")
+
+// Accept says that the receiver has the token, without doing anything with it. The first call with it does so as well.
+func (t *Token) Accept() error {
+	key, err := t.enter("accept")
+	if err != nil {
+		return err
 	}
-	if r.key == nil {
-		return fmt.Errorf("commit %v: %w", partitions, capability.ErrNotHolder)
+	return heldError(key.Return(t.holder))
+}
+
+// tokenKey is where a context has the token of the callback that it is of.
+type tokenKey struct{}
+
+func withToken(ctx context.Context, token *Token) context.Context {
+	return context.WithValue(ctx, tokenKey{}, token)
+}
+
+// within returns the token of this tree that ctx is inside of, nil for none.
+func (t *Tree) within(ctx context.Context) *Token {
+	if token, _ := ctx.Value(tokenKey{}).(*Token); token != nil && token.tree == t && token.live().Holder() != "" {
+		return token
 	}
-	return r.key.Check(committerHolder, "commit", partitions...)
+	return nil
+}
+
+// InCallback reports whether ctx is that of one of this tree's callbacks that has not ended, or derived from it.
+func (t *Tree) InCallback(ctx context.Context) bool {
+	token := t.within(ctx)
+	return token != nil && token.callback()
+}
+
+// callback reports whether the token is a callback's, or was handed on by one.
+func (t *Token) callback() bool { return t.key.Forced() }
+
+// selfWait refuses what could only wait for the callback or holder that ctx is inside of.
+func (t *Tree) selfWait(ctx context.Context, op string, named []kafka.TopicPartition) error {
+	token := t.within(ctx)
+	if token == nil {
+		return nil
+	}
+	covered := token.Partitions()
+	overlaps := func(tp kafka.TopicPartition) bool {
+		return slices.ContainsFunc(covered, func(other kafka.TopicPartition) bool {
+			return other == tp || tp == kafka.WholeTopic(other.Topic)
+		})
+	}
+	if len(covered) == 0 || len(named) > 0 && !slices.ContainsFunc(named, overlaps) {
+		return nil
+	}
+	return &HeldError{
+		Operation: op, Asker: string(token.holder), Holder: string(token.holder), Since: token.key.Since(),
+		TopicPartition: covered[0], Reason: ErrSelfWait,
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -29,6 +30,9 @@ type shared struct {
 	board    *board
 	session  *session
 	pauses   pauses
+	// tree is what tokens act on; tokens numbers them.
+	tree   *Tree
+	tokens atomic.Uint64
 	// pools has the workers of the registrations under OrderKey and OrderNone.
 	pools map[*Registration]*pool
 	// workers counts the goroutines that talk to brokers.
@@ -90,6 +94,7 @@ func SpawnTree(settings Settings, deps Deps) *Tree {
 		}
 	}
 	t := &Tree{shared: s, closed: make(chan struct{}), done: make(chan struct{})}
+	s.tree = t
 	t.mu.Lock() // the tree may end before the spawn returns
 	defer t.mu.Unlock()
 	t.rootPID = sys.spawnRoot("root", func() actor.Actor { return newRoot(s, t.ended) })
@@ -154,6 +159,9 @@ func (t *Tree) Healthy() error {
 // WaitJoined waits until the member is ASSIGNED for the first time. It returns early with the typed error when no broker
 // can be reached, or the group refuses us; the tree goes on trying meanwhile, and WaitJoined may be called again.
 func (t *Tree) WaitJoined(ctx context.Context) error {
+	if t.InCallback(ctx) && !t.shared.board.hasJoined() {
+		return &HeldError{Operation: "wait for joining", Asker: "a callback", Reason: ErrSelfWait}
+	}
 	return t.shared.board.waitJoined(ctx, t.done, t.Err)
 }
 
@@ -213,7 +221,7 @@ func (t *Tree) Close(ctx context.Context) error {
 		deadline = d
 	}
 	t.StartClose(deadline)
-	if t.InHandler(ctx) {
+	if t.InHandler(ctx) || t.InCallback(ctx) {
 		return ErrClosing
 	}
 	timer := time.NewTimer(time.Until(deadline))

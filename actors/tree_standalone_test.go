@@ -277,7 +277,7 @@ func TestStandalone_PauseCallbacksAndALongSilenceWorkAsInAGroup(t *testing.T) {
 		w.c.topic("orders", 2, 10)
 		var told []string
 		tell := func(what string) PartitionsFunc {
-			return func(_ context.Context, partitions []kafka.TopicPartition) error {
+			return func(_ context.Context, _ *Token, partitions []kafka.TopicPartition) error {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				told = append(told, fmt.Sprint(what, partitions))

@@ -222,7 +222,7 @@ func slowOnRevoked(t *testing.T, b broker) {
 	var began, ended time.Time
 	var given []kafka.TopicPartition
 	one := spawn(t, config(b, group), api.Handle(topic, l.note("one")), api.WithCallbacks(api.Callbacks{
-		OnRevoked: func(_ context.Context, partitions []kafka.TopicPartition) error {
+		OnRevoked: func(_ context.Context, _ *api.Token, partitions []kafka.TopicPartition) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if !began.IsZero() {

@@ -291,9 +291,15 @@ func TestAPartitionThatIsLostWhileItsRevocationWaitsForACallbackHasOneEnd(t *tes
 		c := config(b, "billing")
 		c.CloseTimeout = time.Minute
 		m := spawn(t, c, api.WithDialer(b.Dial), api.Handle("orders", newLedger().note("a")), api.WithCallbacks(api.Callbacks{
-			OnRevoking: func(ctx context.Context, _ []kafka.TopicPartition) error { <-ctx.Done(); return nil },
-			OnRevoked:  func(_ context.Context, tps []kafka.TopicPartition) error { revoked.Add(int32(len(tps))); return nil },
-			OnLost:     func(_ context.Context, tps []kafka.TopicPartition) error { lost.Add(int32(len(tps))); return nil },
+			OnRevoking: func(ctx context.Context, _ *api.Token, _ []kafka.TopicPartition) error { <-ctx.Done(); return nil },
+			OnRevoked: func(_ context.Context, _ *api.Token, tps []kafka.TopicPartition) error {
+				revoked.Add(int32(len(tps)))
+				return nil
+			},
+			OnLost: func(_ context.Context, _ *api.Token, tps []kafka.TopicPartition) error {
+				lost.Add(int32(len(tps)))
+				return nil
+			},
 		}))
 		m.joined(t)
 		pause(2 * time.Second)

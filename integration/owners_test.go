@@ -37,8 +37,8 @@ const lettingGo = 50 * time.Millisecond
 
 // callbacks make a member write into the list.
 func (o *owners) callbacks(member string) api.Part {
-	end := func(lost bool) func(context.Context, []kafka.TopicPartition) error {
-		return func(_ context.Context, partitions []kafka.TopicPartition) error {
+	end := func(lost bool) func(context.Context, *api.Token, []kafka.TopicPartition) error {
+		return func(_ context.Context, _ *api.Token, partitions []kafka.TopicPartition) error {
 			if !lost {
 				time.Sleep(lettingGo)
 			}
@@ -53,7 +53,7 @@ func (o *owners) callbacks(member string) api.Part {
 		}
 	}
 	return api.WithCallbacks(api.Callbacks{
-		OnAssigned: func(_ context.Context, partitions []kafka.TopicPartition) error {
+		OnAssigned: func(_ context.Context, _ *api.Token, partitions []kafka.TopicPartition) error {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			for _, tp := range partitions {

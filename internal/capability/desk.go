@@ -305,7 +305,7 @@ func (d *Desk) grant(now time.Time, in Asked) DeskEffect {
 		return Refused{ID: in.ID, Err: err}
 	}
 	key.op = in.Op
-	key.family.rights, key.family.since = in.Rights, now
+	key.family.rights, key.family.since, key.family.forced = in.Rights, now, in.How == Force
 	d.grants = append(d.grants, &grant{
 		Grant: Grant{ID: in.ID, Holder: in.Holder, Op: in.Op, Since: now, Partitions: partitions, Forced: in.How == Force},
 		key:   key, until: in.Until,

@@ -108,8 +108,9 @@ var deadState = &keyState{dead: true}
 type family struct {
 	mint   *Mint
 	rights Rights
-	// since is when a token was granted.
-	since time.Time
+	// since is when a token was granted, forced whether that was a callback's.
+	since  time.Time
+	forced bool
 	// covers is ordered. Only the mint changes it.
 	covers atomic.Pointer[[]kafka.TopicPartition]
 }

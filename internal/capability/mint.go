@@ -152,19 +152,7 @@ func (m *Mint) Confiscate(key *Key) (alive bool, inside []Level) {
 	if s, _ := key.load(); s.dead || !m.own(key) {
 		return false, nil
 	}
-	passed := false
-	for k := key; k != nil; {
-		// The swap sees all that was put on top before it, and nothing can be put there after it.
-		s := k.seen(k.state.Swap(deadState))
-		switch {
-		case k == key:
-			alive = !s.dead
-		case !passed && !s.dead:
-			inside = append(inside, Level{Holder: s.holder, Op: k.op})
-		}
-		passed = s.passed
-		k = s.above
-	}
+	alive, inside = key.confiscate()
 	if alive {
 		key.pop()
 	}

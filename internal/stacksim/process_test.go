@@ -100,8 +100,8 @@ func (p *process) callbacks() api.Callbacks {
 	}
 }
 
-func (p *process) callback(name string, before, after ownership) func(context.Context, []kafka.TopicPartition) error {
-	return func(ctx context.Context, partitions []kafka.TopicPartition) error {
+func (p *process) callback(name string, before, after ownership) func(context.Context, *api.Token, []kafka.TopicPartition) error {
+	return func(ctx context.Context, _ *api.Token, partitions []kafka.TopicPartition) error {
 		p.becomes(name, before, partitions)
 		r := p.w.fate(name, p.name, partitions[0], int64(len(partitions)), p.w.callbacks.Add(1))
 		if p.plan.badCallbacks {

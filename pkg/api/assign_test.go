@@ -83,7 +83,7 @@ func TestEveryFieldOfConfigIsKnownToAssign(t *testing.T) {
 		"CommitStrategy", "OffsetMap",
 	}
 	ofAll := []string{
-		"Brokers", "ClientID", "Rack", "CloseTimeout", "Reset", "IsolationLevel", "BlockedAfter", "StuckAfter", "MaxInTransit", "ResumeBelow",
+		"Brokers", "ClientID", "Rack", "CloseTimeout", "TokenTimeout", "Reset", "IsolationLevel", "BlockedAfter", "StuckAfter", "MaxInTransit", "ResumeBelow",
 		"MemoryBudget", "FetchMinBytes", "FetchMaxWait", "FetchMaxBytes", "PartitionMaxBytes", "MaxBatchBytes", "MetadataMaxAge",
 		"ConnectTimeout", "RequestTimeout", "Backoff", "Restart", "Concurrency",
 	}

@@ -179,7 +179,8 @@ func timeRules(given, c, sound *Config) []rule {
 			rule{"DrainTimeout", c.DrainTimeout, c.DrainTimeout <= most || most < minDuration,
 				fmt.Sprintf("at most %v (RebalanceTimeout - HeartbeatInterval - %v)", most, drainReserve)})
 	}
-	rules = append(rules, between("CloseTimeout", c.CloseTimeout, minDuration), between("BlockedAfter", c.BlockedAfter, minDuration),
+	rules = append(rules, between("CloseTimeout", c.CloseTimeout, minDuration),
+		between("TokenTimeout", c.TokenTimeout, minDuration), between("BlockedAfter", c.BlockedAfter, minDuration),
 		between("StuckAfter", c.StuckAfter, minDuration))
 	if given.MaxProcessingTime != 0 {
 		limit := between("MaxProcessingTime", c.MaxProcessingTime, minProcessingTime)

@@ -89,6 +89,9 @@ type Config struct {
 	// 1 s at most, before its end, so that a handler that heeds its context can return in time: with the default, after 24 s.
 	// No Kafka property (the argument of the Java client's close). Default 30 s.
 	CloseTimeout time.Duration
+	// TokenTimeout bounds how long a token of Consumer.Token may be out, beside the context it was asked for with; then it is
+	// revoked. Default 1 min; at least 1 ms.
+	TokenTimeout time.Duration
 	// MaxProcessingTime is how long a handler may work on what it was given: a function on its record or batch, counted from
 	// the call to its return; HandleAsync on a record from the call to its acknowledgment; an actor on a Deliver until the
 	// last record of it is acknowledged. Waiting for a turn or a retry does not count. When it takes longer, up to an eighth more, there
@@ -204,6 +207,7 @@ const (
 	defaultRebalanceTimeout  = 60 * time.Second
 	defaultDrainTimeout      = 30 * time.Second
 	defaultCloseTimeout      = 30 * time.Second
+	defaultTokenTimeout      = time.Minute
 	defaultMaxInTransit      = 10_000
 	defaultBlockedAfter      = 10 * time.Second
 	defaultStuckAfter        = time.Minute
@@ -243,6 +247,7 @@ func (c Config) withDefaults() Config {
 	fill(&c.RebalanceTimeout, defaultRebalanceTimeout)
 	fill(&c.DrainTimeout, min(defaultDrainTimeout, c.maxDrainTimeout()))
 	fill(&c.CloseTimeout, defaultCloseTimeout)
+	fill(&c.TokenTimeout, defaultTokenTimeout)
 	if len(c.Assignors) == 0 {
 		c.Assignors = []rebalance.Assignor{rebalance.CooperativeSticky()}
 	}

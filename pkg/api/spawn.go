@@ -114,7 +114,7 @@ func (c *Config) settings() actors.Settings {
 	return actors.Settings{
 		GroupID: c.GroupID, GroupInstanceID: c.GroupInstanceID, ClientID: c.ClientID, Rack: c.Rack,
 		SessionTimeout: c.SessionTimeout, HeartbeatInterval: c.HeartbeatInterval, RebalanceTimeout: c.RebalanceTimeout,
-		DrainTimeout: c.DrainTimeout, CloseTimeout: c.CloseTimeout, MaxProcessingTime: c.MaxProcessingTime,
+		DrainTimeout: c.DrainTimeout, CloseTimeout: c.CloseTimeout, TokenTimeout: c.TokenTimeout, MaxProcessingTime: c.MaxProcessingTime,
 		Assignors: slices.Clone(c.Assignors), Isolation: c.IsolationLevel.kafka(),
 		Strategy: c.CommitStrategy, OffsetMap: c.OffsetMap, BlockedAfter: c.BlockedAfter, StuckAfter: c.StuckAfter,
 		MaxInTransit: c.MaxInTransit, ResumeBelow: c.ResumeBelow, MemoryBudget: c.MemoryBudget,

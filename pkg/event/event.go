@@ -110,10 +110,24 @@ type PartitionsLost struct {
 // CallbackFailed: a callback of the user's returned an error, panicked, or did not return in time. The member goes on.
 type CallbackFailed struct {
 	Member Member
-	// Callback is "OnAssigned", "OnRevoking", "OnRevoked" or "OnLost".
+	// Callback is "OnAssigning", "OnAssigned", "OnRevoking", "OnRevoked" or "OnLost".
 	Callback   string
 	Partitions []kafka.TopicPartition
 	Err        error
+}
+
+// TokenRevoked: a token ended that its holder had not returned: it was overdue, its holder has ended (a panic, an actor that
+// stopped), or a call with it was under way when it was to be returned. It is dead for ever, and so are those calls.
+type TokenRevoked struct {
+	Member Member
+	// Holder had it, for Operation, since Since; "rebalance" for a callback's.
+	Holder, Operation string
+	Since             time.Time
+	Partitions        []kafka.TopicPartition
+	// Calls are those that were under way with it, the outermost first.
+	Calls []string
+	// Err wraps actors.ErrTokenOverdue, actors.ErrHolderDied or actors.ErrTokenInside, or is what a callback failed with.
+	Err error
 }
 
 // PartitionReleased: one partition is drained, committed and fenced. Uncommitted is the number of records that were
@@ -374,6 +388,9 @@ func (PartitionsLost) Name() string { return "partitions_lost" }
 // Name returns "callback_failed".
 func (CallbackFailed) Name() string { return "callback_failed" }
 
+// Name returns "token_revoked".
+func (TokenRevoked) Name() string { return "token_revoked" }
+
 // Name returns "partition_released".
 func (PartitionReleased) Name() string { return "partition_released" }
 
@@ -445,6 +462,7 @@ func (PartitionsAssigned) event()  {}
 func (PartitionsRevoked) event()   {}
 func (PartitionsLost) event()      {}
 func (CallbackFailed) event()      {}
+func (TokenRevoked) event()        {}
 func (PartitionReleased) event()   {}
 func (PositionReset) event()       {}
 func (FetchFailed) event()         {}

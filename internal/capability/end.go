@@ -1,0 +1,58 @@
+package capability
+
+import "time"
+
+// End takes a key back from above: by acquired it, and is done with what it was acquired for. Unlike Return it does not wait for
+// others who are inside: their keys die with it, and it tells of them, the lowest first.
+func (k *Key) End(by Holder) (inside []Level, err error) {
+	s, _ := k.load()
+	switch {
+	case s.dead:
+		return nil, k.refuse("end", by, s, ErrRevoked)
+	case k.acquirer != by:
+		return nil, k.refuse("end", by, s, ErrNotHolder)
+	}
+	alive, inside := k.confiscate()
+	if alive {
+		k.pop()
+	}
+	return inside, nil
+}
+
+// confiscate kills a key and all on top of it.
+func (k *Key) confiscate() (alive bool, inside []Level) {
+	passed := false
+	for at := k; at != nil; {
+		// The swap sees all that was put on top before it, and nothing can be put there after it.
+		s := at.seen(at.state.Swap(deadState))
+		switch {
+		case at == k:
+			alive = !s.dead
+		case !passed && !s.dead:
+			inside = append(inside, Level{Holder: s.holder, Op: at.op})
+		}
+		passed = s.passed
+		at = s.above
+	}
+	return alive, inside
+}
+
+// Passed reports whether the key was passed on and is not dead.
+func (k *Key) Passed() bool {
+	s, _ := k.load()
+	return s.passed
+}
+
+// Forced reports whether the key's stack is a callback's; see [Force].
+func (k *Key) Forced() bool {
+	s, _ := k.load()
+	return !s.dead && k.family.forced
+}
+
+// Since returns when the token of the key's stack was granted, the zero time for a dead one.
+func (k *Key) Since() time.Time {
+	if s, _ := k.load(); !s.dead {
+		return k.family.since
+	}
+	return time.Time{}
+}
