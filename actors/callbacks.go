@@ -163,14 +163,18 @@ func (g *group) callbackDone(ctx actor.Context, m *callbackDone) {
 	c.queue = c.queue[1:]
 	call.timer.Stop()
 	call.end()
-	var died error
-	if m.died {
-		died = m.err
-	}
 	err := m.err
-	if misused := g.stepDesk(ctx, capability.Ended{ID: call.token, Cause: died}); errors.Is(misused, ErrTokenInside) {
-		err = errors.Join(err, misused)
+	ended := capability.Ended{ID: call.token}
+	if m.died {
+		ended.Cause = m.err
 	}
+	effects := g.desk.Step(time.Now(), ended)
+	for _, effect := range effects {
+		if revoked, ok := effect.(capability.Revoked); ok && !m.died { // a call with its token was under way
+			err = errors.Join(err, revocation(revoked))
+		}
+	}
+	g.runDesk(ctx, effects)
 	if err != nil {
 		g.shared.observe(event.CallbackFailed{Member: g.shared.member(), Callback: call.name, Partitions: call.partitions, Err: err})
 		g.shared.logger.Warn("callback failed", zap.String("callback", call.name), zap.Error(err))

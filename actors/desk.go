@@ -88,10 +88,14 @@ func (g *group) defers(m *request) bool {
 	return held && misuse.Forced
 }
 
-// stepDesk steps the desk and runs what it says. It returns why a token was revoked by it, nil for none.
-func (g *group) stepDesk(ctx actor.Context, in capability.DeskInput) (revoked error) {
+// stepDesk steps the desk and runs what it says.
+func (g *group) stepDesk(ctx actor.Context, in capability.DeskInput) {
+	g.runDesk(ctx, g.desk.Step(time.Now(), in))
+}
+
+func (g *group) runDesk(ctx actor.Context, effects []capability.DeskEffect) {
 	d := g.desk
-	for _, effect := range d.Step(time.Now(), in) {
+	for _, effect := range effects {
 		switch e := effect.(type) {
 		case capability.Granted:
 			if m := d.asked[e.ID]; m != nil {
@@ -107,14 +111,13 @@ func (g *group) stepDesk(ctx actor.Context, in capability.DeskInput) (revoked er
 				m.reply(g.tokenRefused(m.op.(*tokenOperation), e.Err))
 			}
 		case capability.Revoked:
-			revoked = g.tokenRevoked(e)
+			g.tokenRevoked(e)
 		}
 	}
 	at, ok := d.Deadline()
 	d.alarm.setAt(g.shared.sys, g.self, at, ok)
 	g.shared.board.tokens(d.Ledger())
 	g.undefer(ctx)
-	return revoked
 }
 
 // undefer carries out the calls that waited for callbacks.
@@ -134,14 +137,8 @@ func (g *group) tokenRefused(op *tokenOperation, err error) error {
 }
 
 // tokenRevoked tells of a token that its holder did not return.
-func (g *group) tokenRevoked(e capability.Revoked) error {
-	cause := e.Cause
-	switch {
-	case errors.Is(cause, capability.ErrOverdue):
-		cause = ErrTokenOverdue
-	case errors.Is(cause, capability.ErrInside):
-		cause = insideError("return", string(e.Grant.Holder), e.Inside)
-	}
+func (g *group) tokenRevoked(e capability.Revoked) {
+	cause := revocation(e)
 	calls := make([]string, len(e.Inside))
 	for i, level := range e.Inside {
 		calls[i] = level.Op
@@ -152,7 +149,17 @@ func (g *group) tokenRevoked(e capability.Revoked) error {
 	})
 	g.shared.logger.Warn("token revoked", zap.String("holder", string(e.Grant.Holder)), zap.String("operation", e.Grant.Op),
 		zap.Time("since", e.Grant.Since), zap.Strings("calls", calls), zap.Error(cause))
-	return cause
+}
+
+// revocation is why a token was revoked, in public words.
+func revocation(e capability.Revoked) error {
+	switch {
+	case errors.Is(e.Cause, capability.ErrOverdue):
+		return ErrTokenOverdue
+	case errors.Is(e.Cause, capability.ErrInside):
+		return insideError("return", string(e.Grant.Holder), e.Inside)
+	}
+	return e.Cause
 }
 
 // tokenHanded brings a token to an actor and watches it.
