@@ -72,6 +72,8 @@ type partition struct {
 	stallAlarm alarm
 	// mapAlarm is when an offset map may be offered again whose offset stands still.
 	mapAlarm alarm
+	// seeking is the seek that looks for its offset, nil for none.
+	seeking *waiter
 	// commits are the flushes that callers of Commit wait for, by their id.
 	commits map[uint64]*waiter
 }
@@ -88,8 +90,13 @@ func newPartition(s *shared, config partitionConfig) *partition {
 		watch: commit.NewWatch(s.settings.BlockedAfter), stall: buffer.NewStall(s.settings.StuckAfter), commits: make(map[uint64]*waiter),
 	}
 	p.intake = newIntake(s.settings.PartitionMaxBytes)
-	p.handler.nacks = supervisor.NewBudget(config.registration.Restart, s.settings.Seed^uint64(config.tp.Partition))
+	p.handler.nacks = p.newNacks()
 	return p
+}
+
+// newNacks returns the budget of refused records.
+func (p *partition) newNacks() *supervisor.Budget {
+	return supervisor.NewBudget(p.registration.Restart, p.shared.settings.Seed^uint64(p.tp.Partition))
 }
 
 // Receive implements actor.Actor.
@@ -168,6 +175,8 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 		p.pauseChanged(ctx, m)
 	case *commitWanted:
 		p.commitWanted(ctx, m)
+	case *seekWanted:
+		p.seek(ctx, m)
 	case *drainWanted:
 		if p.current(m.epoch) {
 			p.drainNow(ctx, *m)
@@ -245,6 +254,7 @@ func (p *partition) stop(actor.Context) {
 		pool.seats.forget(p.self)
 	}
 	p.resumeWaiters()
+	p.endSeek(fmt.Errorf("seek %s: %w", p.tp, stopped))
 	for _, w := range p.commits {
 		w.one(p.cell, fmt.Errorf("commit %s: %w", p.tp, stopped))
 	}
@@ -301,6 +311,7 @@ func (p *partition) startFlow(ctx actor.Context, offset int64) {
 
 // stopFlow is the first step of REVOKING: nothing is fetched or delivered any more, and what was not delivered is dropped.
 func (p *partition) stopFlow(ctx actor.Context) {
+	p.endSeek(&StateError{Operation: "seek", TopicPartition: p.tp, State: p.machine.State().String(), Want: "one that is not being given up"})
 	p.intake.alarm.stop()
 	p.handler.alarm.stop()
 	p.handler.fill.stop()
@@ -400,11 +411,14 @@ func (p *partition) collect() (fresh int) {
 
 // offer tells the committer that the contiguous point moved.
 func (p *partition) offer(ctx actor.Context) {
-	offset := p.tracker.Committable()
-	if rewind := p.intake.rewind; rewind != nil { // what lies above is gone from the log, however finished it is
+	offset, epoch := p.tracker.Committable(), p.tracker.CommittableEpoch()
+	switch rewind := p.intake.rewind; {
+	case rewind != nil && p.intake.sought:
+		offset, epoch = *rewind, p.intake.lastEpoch
+	case rewind != nil: // what lies above is gone from the log, however finished it is
 		offset = min(offset, *rewind)
 	}
-	p.cell.finishedEpoch.Store(p.tracker.CommittableEpoch())
+	p.cell.finishedEpoch.Store(epoch)
 	p.cell.finished.Store(offset)
 	p.look()
 	if p.committer == nil || p.orphaned || p.intake.unproven || !p.machine.CanCommit() {
@@ -419,8 +433,8 @@ func (p *partition) offer(ctx actor.Context) {
 	}
 	p.offered, p.offeredBeyond = offset, beyond
 	if p.cell.offer.Swap(&commit.Offset{
-		TopicPartition: p.tp, Epoch: p.epoch, PositionEpoch: p.positionEpoch, Offset: offset, LeaderEpoch: p.tracker.CommittableEpoch(),
-		Finished: p.cell.acked.Load(), Metadata: p.metadata(offset), Start: p.cell.committed.Load() < 0 && p.cell.acked.Load() == 0,
+		TopicPartition: p.tp, Epoch: p.epoch, PositionEpoch: p.positionEpoch, Offset: offset, LeaderEpoch: epoch,
+		Finished: p.cell.acked.Load(), Metadata: p.metadata(offset), Start: p.cell.committed.Load() < 0 && p.cell.acked.Load() == 0 && p.positionEpoch == 0,
 	}) == nil {
 		ctx.Send(p.committer, &p.cell.offered)
 	}

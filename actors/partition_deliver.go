@@ -290,7 +290,11 @@ func (p *partition) delivered(ctx actor.Context, d *Delivery, failure *HandlerEr
 	}
 	if d.async {
 		d.returned = true
-		if d.settledAll() {
+		switch {
+		case p.intake.sought: // it was cut off
+			p.ended(ctx)
+			p.pump(ctx)
+		case d.settledAll():
 			p.settled(ctx, d)
 		}
 		p.pausedNow()

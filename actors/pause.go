@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -68,6 +69,9 @@ type waiter struct {
 	mu   sync.Mutex
 	left map[*cell]*actor.PID
 	errs []error
+	// gone is the answer for partitions that cannot give one any more; abandoned is set when nobody waits.
+	gone      error
+	abandoned atomic.Bool
 }
 
 // one is called when a partition has answered, or is gone.
@@ -96,7 +100,7 @@ func (w *waiter) forget(board *board) {
 	w.mu.Unlock()
 	for c, pid := range left {
 		if !owned[c] || c.pid.Load() != pid {
-			w.one(c, nil)
+			w.one(c, w.gone)
 		}
 	}
 }
@@ -256,6 +260,7 @@ func (t *Tree) await(ctx context.Context, w *waiter) error {
 		case <-ticker.C:
 			w.forget(t.shared.board)
 		case <-ctx.Done():
+			w.abandoned.Store(true)
 			return fmt.Errorf("troupe: waiting for the partitions: %w", context.Cause(ctx))
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
 )
 
 // Why a [HeldError] refused.
@@ -190,6 +191,13 @@ func (t *Token) Resume(ctx context.Context, partitions ...kafka.TopicPartition) 
 func (t *Token) Commit(ctx context.Context, partitions ...kafka.TopicPartition) error {
 	return t.operate("commit", partitions, func(key *capability.Key, named []kafka.TopicPartition) error {
 		return t.tree.commit(ctx, key, named)
+	})
+}
+
+// Seek is Tree.Seek with the token.
+func (t *Token) Seek(ctx context.Context, to rebalance.StartPosition, partitions ...kafka.TopicPartition) error {
+	return t.operate("seek", partitions, func(key *capability.Key, named []kafka.TopicPartition) error {
+		return t.tree.seek(ctx, key, to, named)
 	})
 }
 
