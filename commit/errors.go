@@ -15,6 +15,11 @@ var (
 	ErrEpochClosed = errors.New("assignment epoch is closed")
 	// ErrDeparted means that the membership ended.
 	ErrDeparted = errors.New("the membership ended")
+	// ErrMetadataTooLarge means that the broker takes no metadata as long as what the user gave along with an offset
+	// (offset.metadata.max.bytes): the offset was given up, and the partition's commits go on as if it had never been asked for.
+	ErrMetadataTooLarge = errors.New("the metadata is longer than the broker takes")
+	// ErrManual means that an offset was to be committed under [Manual].
+	ErrManual = errors.New("the commit strategy is Manual: offsets are kept elsewhere")
 	// ErrUnanswered means that the answer to a round did not name the partition.
 	ErrUnanswered = errors.New("the answer does not name the partition")
 )
@@ -27,7 +32,7 @@ var (
 	ErrDuplicateFlush = errors.New("commit: a flush with this id is open")
 )
 
-// FlushError says why a flush ended without the offset being confirmed. Whether it was committed all the same may be
+// FlushError says why a commit that somebody waited for ended without the offset being confirmed. Whether it was committed all the same may be
 // unknown: see Cause.
 type FlushError struct {
 	// TopicPartition and Epoch are those of the flush.
@@ -35,7 +40,7 @@ type FlushError struct {
 	Epoch          kafka.AssignmentEpoch
 	// Offset is the offset that was to be committed, kafka.NoOffset when the epoch was not open.
 	Offset int64
-	// Reason is ErrFlushDeadline, ErrEpochClosed or ErrDeparted.
+	// Reason is ErrFlushDeadline, ErrEpochClosed, ErrDeparted, or for an offset of the user's ErrMetadataTooLarge or ErrManual.
 	Reason error
 	// Cause is the last error of a round with this partition, or the cause of the departure; nil when there was none.
 	Cause error

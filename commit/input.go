@@ -12,7 +12,8 @@ type Offset struct {
 	// Epoch is the grant under which the records below Offset were finished.
 	Epoch kafka.AssignmentEpoch
 	// PositionEpoch numbers the runs of positions inside one assignment epoch. A higher one begins after the position was
-	// set back (truncation, a new topic id, Seek): only then may a lower offset follow a higher one.
+	// set back (truncation, a new topic id, Seek), and with an offset that the user commits ([Place]): only then may a lower
+	// offset follow a higher one.
 	PositionEpoch uint32
 	Offset        int64
 	LeaderEpoch   int32
@@ -86,6 +87,27 @@ type Flush struct {
 	Deadline       time.Time
 }
 
+// Place asks that this very offset be committed now, because the user says so: it is sent as it is, without spacing, whatever
+// the strategy says ([Manual] excepted), and repeated until it is confirmed, replaced by another Place or a higher position
+// epoch, or refused for its metadata. It begins a new position epoch, so Offset.PositionEpoch must be above the one before;
+// what was offered before is forgotten, and what is offered meanwhile waits until the placed offset is confirmed, and then for
+// the strategy. It must not lie above what is finished.
+//
+// It is answered by exactly one [Flushed] with the same ID, of which those of open flushes differ. After [ErrFlushDeadline] it
+// stays due, as an offset after a Flush does. One that another Place replaces is answered with that.
+type Place struct {
+	ID       uint64
+	Offset   Offset
+	Deadline time.Time
+	// Call, when it is not 0, says that others with the same number follow, to go out in one round: this one waits for them
+	// for GatherWait at most. Last is the one that ends the waiting.
+	Call uint64
+	Last bool
+}
+
+// GatherWait is how long a placed offset waits at most for others of the same call.
+const GatherWait = 20 * time.Millisecond
+
 // Fenced closes a partition's epoch, and any older one: nothing of it is sent any more, by any timer, and its open flushes
 // fail.
 type Fenced struct {
@@ -114,6 +136,7 @@ func (Entered) roundsInput()  {}
 func (Held) roundsInput()     {}
 func (Departed) roundsInput() {}
 func (Flush) roundsInput()    {}
+func (Place) roundsInput()    {}
 func (Fenced) roundsInput()   {}
 func (Answered) roundsInput() {}
 func (Tick) roundsInput()     {}
@@ -127,7 +150,7 @@ type SendRound struct{ Round Round }
 // Committed reports that the coordinator confirmed an offset: a new one, or the last one with another Metadata.
 type Committed struct{ Offset Offset }
 
-// Flushed answers a [Flush]. Committed is the last confirmed offset (kafka.NoOffset for none), Pending the highest one
+// Flushed answers a [Flush] or a [Place]. Committed is the last confirmed offset (kafka.NoOffset for none), Pending the highest one
 // offered and not confirmed (kafka.NoOffset when all is confirmed, under [Manual] always), Err why what the flush asked for
 // was not: a *FlushError. With Err nil, Pending can only be an offset offered after the flush.
 type Flushed struct {

@@ -14,11 +14,13 @@ import (
 // DefaultMetadataLimit is the broker's own default of offset.metadata.max.bytes: how long a commit's metadata may be.
 const DefaultMetadataLimit = 4096
 
-// The text of our commits' metadata: metadataPrefix, the topic id in hexadecimal, and where there is an offset map
-// mapSeparator and its binary form in base64. It is printable ASCII, for tools that show it.
+// The text of our commits' metadata: metadataPrefix, the topic id in hexadecimal, where there is an offset map mapSeparator
+// and its binary form in base64, and where there is a text of the user's userSeparator and that text, escaped. It is printable
+// ASCII, for tools that show it.
 const (
 	metadataPrefix = "troupe topic "
 	mapSeparator   = " map "
+	userSeparator  = " user "
 	topicIDDigits  = 2 * len(kafka.TopicID{})
 	quotedBytes    = 24
 )
@@ -33,6 +35,9 @@ type Metadata struct {
 	TopicID kafka.TopicID
 	// Map has what is finished beyond the committed offset.
 	Map OffsetMap
+	// User is what the user gave along with the offset, byte for byte; empty for nothing. The whole of a foreign text, if it
+	// is anything, is somebody else's, and is not found here.
+	User string
 	// Foreign says that the text was written by somebody else and was ignored.
 	Foreign bool
 }
@@ -40,7 +45,7 @@ type Metadata struct {
 // MetadataError says that a text of ours is damaged, or that its map belongs to another offset. Nothing of the map is to
 // be trusted then.
 type MetadataError struct {
-	// Part is "topic id" or "map", Reason what is wrong with it.
+	// Part is "topic id", "map" or "user", Reason what is wrong with it.
 	Part   string
 	Reason error
 	// Text is the beginning of the text, quoted, so that it may be shown anywhere.
@@ -61,36 +66,100 @@ func (m Metadata) OfAnotherTopic(id kafka.TopicID) bool {
 	return !id.IsZero() && !m.TopicID.IsZero() && m.TopicID != id
 }
 
+// MaxUserBytes is how long the user's text beside a committed offset may be, as [UserBytes] counts it: what
+// DefaultMetadataLimit leaves beside our own mark.
+const MaxUserBytes = DefaultMetadataLimit - len(metadataPrefix) - topicIDDigits - len(userSeparator)
+
+// UserBytes returns how many bytes the user's text takes beside an offset: one for each printable ASCII character but '%',
+// three for any other byte.
+func UserBytes(user string) int {
+	size := len(user)
+	for i := range len(user) {
+		if !plain(user[i]) {
+			size += 2
+		}
+	}
+	return size
+}
+
 // Encode returns the text to commit beside the offset committed. A map that does not fit into limit bytes (see
-// DefaultMetadataLimit), together with the topic id, or that reaches beyond MaxMapSpan, is left out: then kept is false.
-// Without topic id and map the text is empty. What the map says of offsets at or below committed is left out.
+// DefaultMetadataLimit), together with the topic id and the user's text, or that reaches beyond MaxMapSpan, is left out: then
+// kept is false. The user's text is never left out; see MaxUserBytes. Without all three the text is empty. What the map says of
+// offsets at or below committed is left out.
 func (m Metadata) Encode(committed int64, limit int) (text string, kept bool) {
+	user := ""
+	if m.User != "" {
+		user = userSeparator + escape(m.User)
+	}
 	mark := ""
-	if !m.TopicID.IsZero() {
+	if !m.TopicID.IsZero() || user != "" {
 		mark = metadataPrefix + m.TopicID.String()
 	}
 	finished := m.Map.beyond(committed)
 	if finished.Empty() {
-		return mark, true
+		return mark + user, true
 	}
 	head := metadataPrefix + m.TopicID.String() + mapSeparator
-	binary, fits := finished.encode(committed, m.TopicID, mapText.DecodedLen(max(limit-len(head), 0)))
+	binary, fits := finished.encode(committed, m.TopicID, mapText.DecodedLen(max(limit-len(head)-len(user), 0)))
 	if !fits {
-		return mark, false
+		return mark + user, false
 	}
-	return head + mapText.EncodeToString(binary), true
+	return head + mapText.EncodeToString(binary) + user, true
 }
 
-// errTopicID and errUnknownPart are what can be wrong outside of the map.
+// plain reports whether a byte of the user's text stands for itself.
+func plain(b byte) bool { return b >= ' ' && b <= '~' && b != '%' }
+
+const hexadecimal = "0123456789ABCDEF"
+
+// escape writes each byte that is not plain as '%' and two hexadecimal digits.
+func escape(user string) string {
+	var b strings.Builder
+	b.Grow(UserBytes(user))
+	for i := range len(user) {
+		if c := user[i]; plain(c) {
+			b.WriteByte(c)
+		} else {
+			b.WriteByte('%')
+			b.WriteByte(hexadecimal[c>>4])
+			b.WriteByte(hexadecimal[c&15])
+		}
+	}
+	return b.String()
+}
+
+// unescape is the inverse of escape. It takes only what escape writes, so that one text of the user's has one form.
+func unescape(text string) (user string, ok bool) {
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] != '%' {
+			b.WriteByte(text[i])
+			continue
+		}
+		if len(text) < i+3 {
+			return "", false
+		}
+		high, low := strings.IndexByte(hexadecimal, text[i+1]), strings.IndexByte(hexadecimal, text[i+2])
+		if high < 0 || low < 0 {
+			return "", false
+		}
+		b.WriteByte(byte(high<<4 | low))
+		i += 2
+	}
+	return b.String(), text != "" && escape(b.String()) == text
+}
+
+// What can be wrong outside of the binary form of the map.
 var (
 	errTopicID     = errors.New("not 32 hexadecimal digits")
 	errUnknownPart = errors.New("something else follows the topic id")
 	errMapText     = errors.New("not base64")
+	errUserText    = errors.New("not escaped as Troupe does it")
 )
 
 // ParseMetadata reads the text that was committed beside the offset committed. Text of somebody else is no error, but
-// Foreign; a damaged text of ours, or a map of another offset, is a *[MetadataError], beside which the topic id is returned
-// if it could be read. It never panics, and allocates no more than a few times the length of the text.
+// Foreign; a damaged text of ours, or a map of another offset, is a *[MetadataError], beside which the topic id and the user's
+// text are returned if they could be read. It never panics, and allocates no more than a few times the length of the text.
 func ParseMetadata(text string, committed int64) (Metadata, error) {
 	rest, ours := strings.CutPrefix(text, metadataPrefix)
 	if !ours {
@@ -103,6 +172,14 @@ func ParseMetadata(text string, committed int64) (Metadata, error) {
 	digits, rest := rest[:topicIDDigits], rest[topicIDDigits:]
 	if _, err := hex.Decode(m.TopicID[:], []byte(digits)); err != nil || m.TopicID.String() != digits {
 		return Metadata{}, metadataError("topic id", errTopicID, text)
+	}
+	rest, escaped, hasUser := strings.Cut(rest, userSeparator) // neither a topic id nor base64 has a space
+	if hasUser {
+		user, ok := unescape(escaped)
+		if !ok {
+			return m, metadataError("user", errUserText, text)
+		}
+		m.User = user
 	}
 	if rest == "" {
 		return m, nil
@@ -131,14 +208,23 @@ func WithoutMap(text string) string {
 	if !hasMap(text) {
 		return text
 	}
-	if strings.Trim(text[len(metadataPrefix):end], "0") == "" {
+	_, user, hasUser := strings.Cut(text, userSeparator)
+	switch {
+	case hasUser:
+		return text[:end] + userSeparator + user
+	case strings.Trim(text[len(metadataPrefix):end], "0") == "":
 		return "" // there was no topic id to name
 	}
 	return text[:end]
 }
 
 // hasMap reports whether a text of ours goes on with a map, whatever that is worth.
-func hasMap(text string) bool {
+func hasMap(text string) bool { return goesOn(text, mapSeparator) }
+
+// hasUser reports whether a text of ours has the user's beside it, whatever that is worth.
+func hasUser(text string) bool { return goesOn(WithoutMap(text), userSeparator) }
+
+func goesOn(text, separator string) bool {
 	const end = len(metadataPrefix) + topicIDDigits
-	return strings.HasPrefix(text, metadataPrefix) && len(text) > end && strings.HasPrefix(text[end:], mapSeparator)
+	return strings.HasPrefix(text, metadataPrefix) && len(text) > end && strings.HasPrefix(text[end:], separator)
 }

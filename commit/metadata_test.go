@@ -253,12 +253,17 @@ func mapHistory(c choices) error {
 	id := kafka.TopicID{byte(c.pick(3))}
 	committed := tracker.Committable()
 	limit := 60 + c.pick(4000)
-	text, kept := Metadata{TopicID: id, Map: tracker.Map()}.Encode(committed, limit)
+	user := make([]byte, max(c.pick(60)-40, 0))
+	for i := range user {
+		user[i] = byte(c.pick(256))
+	}
+	limit = max(limit, len(simMark)+len(userSeparator)+UserBytes(string(user)))
+	text, kept := Metadata{TopicID: id, Map: tracker.Map(), User: string(user)}.Encode(committed, limit)
 	if len(text) > limit || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return fmt.Errorf("%d bytes for %d: %q", len(text), limit, text)
 	}
 	got, err := ParseMetadata(text, committed)
-	if err != nil || got.TopicID != id || got.Foreign {
+	if err != nil || got.TopicID != id || got.Foreign || got.User != string(user) {
 		return fmt.Errorf("%q: %+v, %w", text, got, err)
 	}
 	for _, offset := range delivered {
@@ -267,7 +272,11 @@ func mapHistory(c choices) error {
 			return fmt.Errorf("%d: finished is not %t", offset, want)
 		}
 	}
-	if !hasMap(text) {
+	without, err := ParseMetadata(WithoutMap(text), committed+7)
+	if err != nil || without.TopicID != id || without.User != got.User || !without.Map.Empty() || hasMap(WithoutMap(text)) || hasUser(text) != (len(user) > 0) {
+		return fmt.Errorf("%q without its map is %+v, %w", text, without, err)
+	}
+	if !hasMap(text) || len(user) > 0 { // nothing guards what the user wrote but the escaping
 		return nil
 	}
 	if _, err := ParseMetadata(text, committed+1+int64(c.pick(5))); err == nil {
@@ -305,6 +314,8 @@ func FuzzParseMetadata(f *testing.F) {
 	f.Add(text, int64(10), []byte{})
 	f.Add("xyz\x00", int64(0), []byte{mapVersion, kindRuns, 1, 3, 4, 5, 6})
 	f.Add("", int64(1<<40), []byte{mapVersion, kindBitset, 9, 0xff, 0, 0x10})
+	beside, _ := Metadata{TopicID: topicOne, Map: mapOf(3, 12, 20, 30, 30), User: " a user b\x00%"}.Encode(10, 4096)
+	f.Add(beside, int64(10), []byte{})
 	f.Add("troupe topic ", int64(-1), []byte{mapVersion, kindRuns, 1, 0xff, 0xff, 0xff, 0x7f, 1})
 	f.Fuzz(func(t *testing.T, text string, committed int64, body []byte) {
 		// Once as it is, and once with the checksum right, which the fuzzer would not find.
@@ -396,6 +407,57 @@ func TestAMapGoesOnWithTheOneBeforeItAsItsNaiveTwinDoes(t *testing.T) {
 			if got.runs[i-1].last+1 >= got.runs[i].first {
 				t.Fatalf("seed %d: runs %v", seed, got.runs)
 			}
+		}
+	}
+}
+
+// What the user gives beside an offset may be anything, also what looks like a text of ours.
+func TestTheUsersTextComesBackByteForByteBesideTopicAndMap(t *testing.T) {
+	ours, _ := Metadata{TopicID: topicOne, Map: mapOf(3, 12, 20), User: "x"}.Encode(10, 4096)
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	for _, user := range []string{"", " ", "plain, with spaces", "100%", "%25", " user ", " map AAAA", ours, "päckchen\n", "\xff\x00", string(all)} {
+		for _, m := range []Metadata{{User: user}, {TopicID: topicOne, User: user}, {TopicID: topicOne, Map: mapOf(3, 12, 20), User: user}, {Map: mapOf(3, 12, 20), User: user}} {
+			text, kept := m.Encode(10, 4096)
+			got, err := ParseMetadata(text, 10)
+			if err != nil || !kept || !reflect.DeepEqual(got, m) {
+				t.Errorf("%q: %+v, %v, want %+v", text, got, err, m)
+			}
+			if bytes := len(text) - len(m.without(user)); user != "" && m.TopicID == topicOne && m.Map.Empty() && bytes != len(userSeparator)+UserBytes(user) {
+				t.Errorf("%q: takes %d bytes", text, bytes)
+			}
+		}
+	}
+}
+
+// without is the text without that of the user.
+func (m Metadata) without(string) string {
+	m.User = ""
+	text, _ := m.Encode(10, 4096)
+	return text
+}
+
+func TestTheLongestTextOfTheUsersFitsBesideTheTopicAndTheMapGivesWay(t *testing.T) {
+	user := strings.Repeat("x", MaxUserBytes)
+	m := Metadata{TopicID: topicOne, Map: mapOf(3, 12, 20), User: user}
+	text, kept := m.Encode(10, DefaultMetadataLimit)
+	if kept || len(text) != DefaultMetadataLimit {
+		t.Errorf("kept %t, %d bytes", kept, len(text))
+	}
+	if got, err := ParseMetadata(text, 10); err != nil || got.User != user || got.TopicID != topicOne {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestATextOfTheUsersThatIsNotEscapedAsOursIsATypedError(t *testing.T) {
+	mark, _ := Metadata{TopicID: topicOne}.Encode(10, 4096)
+	for _, tail := range []string{" user ", " user a%", " user a%4", " user %zz", " user %0a", " user %41", " user a\n"} {
+		m, err := ParseMetadata(mark+tail, 10)
+		var typed *MetadataError
+		if !errors.As(err, &typed) || typed.Part != "user" || m.User != "" || m.TopicID != topicOne {
+			t.Errorf("%q: %+v, %v", tail, m, err)
 		}
 	}
 }

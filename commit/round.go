@@ -81,6 +81,8 @@ const (
 	wantMap
 	// wantOffset: the offset offered is above the confirmed one.
 	wantOffset
+	// wantPlaced: the user placed an offset that is not confirmed.
+	wantPlaced
 )
 
 // lane is the one open epoch of one partition.
@@ -97,6 +99,11 @@ type lane struct {
 	// offered is the highest offset offered; its Offset is kafka.NoOffset before the first. Its Metadata is empty once
 	// the broker refused it.
 	offered Offset
+	// placed is the offset that the user placed and that is not confirmed, nil for none; it goes out before anything offered.
+	// call is the one it waits for others of, 0 for none, until gathered.
+	placed   *Offset
+	call     uint64
+	gathered time.Time
 	// noMaps: the broker refused metadata of this epoch as too large, so that no map is sent any more.
 	noMaps bool
 	// want is what is not confirmed, place the index in Rounds.pending, -1 when that is nothing.
@@ -106,8 +113,8 @@ type lane struct {
 	// counted is Finished of the last confirmed offset, lastCommit when that was.
 	counted    uint64
 	lastCommit time.Time
-	// since is when the first offset above committed was offered, and sinceNext the same above the one in flight: it is the
-	// since to come. sent is the round that last had this lane.
+	// since is when the first offset above committed was offered, and sinceNext the same above the one in flight or placed: it
+	// is the since to come. sent is the round that last had this lane.
 	since, sinceNext time.Time
 	sent             uint64
 	// dueAt and isDue are the strategy's answer, valid when decided.
@@ -130,8 +137,8 @@ type lane struct {
 // Rounds decides what each OffsetCommit of a member holds and when it goes out. One round is in flight at a time; what
 // is offered meanwhile coalesces into the next one. See the package comment for its place.
 //
-// Invariants (checked by Valid): a lane is in pending exactly when its offered offset is above its committed one, or equal
-// to it with another offset map; every open flush belongs to an open lane and has something to wait for; a partition is
+// Invariants (checked by Valid): a lane is in pending exactly when it has a placed offset, or its offered offset is above its
+// committed one, or equal to it with another offset map; every open flush belongs to an open lane and has something to wait for; a partition is
 // open or closed, never both; due, unless dirty, is when the first pending lane may be sent, and unset while a round is in
 // flight.
 type Rounds struct {
@@ -221,6 +228,8 @@ func (r *Rounds) Step(now time.Time, in Input) ([]Effect, error) {
 		r.departed(in.Cause)
 	case Flush:
 		r.flush(now, in)
+	case Place:
+		r.place(now, in)
 	case Fenced:
 		r.fenced(now, in)
 	case Answered:
@@ -251,16 +260,27 @@ func (r *Rounds) check(in Input) error {
 			return fmt.Errorf("%w: generation %d entered", ErrInvalidInput, in.Generation)
 		}
 	case Flush:
-		for _, open := range r.flushes {
-			if open.id == in.ID {
-				return fmt.Errorf("%w: %d", ErrDuplicateFlush, in.ID)
-			}
+		return r.fresh(in.ID)
+	case Place:
+		if in.Offset.Offset < 0 {
+			return fmt.Errorf("%w: offset %d placed for %s", ErrInvalidInput, in.Offset.Offset, in.Offset.TopicPartition)
 		}
+		return r.fresh(in.ID)
 	case Held, Departed, Fenced, Answered, Tick:
 	case nil:
 		return fmt.Errorf("%w: nil", ErrInvalidInput)
 	default:
 		return fmt.Errorf("%w: %T", ErrInvalidInput, in)
+	}
+	return nil
+}
+
+// fresh refuses the id of an open flush.
+func (r *Rounds) fresh(id uint64) error {
+	for _, open := range r.flushes {
+		if open.id == id {
+			return fmt.Errorf("%w: %d", ErrDuplicateFlush, id)
+		}
 	}
 	return nil
 }
@@ -304,7 +324,11 @@ func (r *Rounds) offer(now time.Time, offset Offset) {
 	if offset.Finished < l.offered.Finished {
 		l.counted = 0
 	}
-	if offset.Offset > l.offered.Offset && l.sinceNext.IsZero() && r.inFlight && l.sent == r.flight.ID {
+	above, sent := l.offered.Offset, r.inFlight && l.sent == r.flight.ID
+	if l.placed != nil {
+		above, sent = max(above, l.placed.Offset), true
+	}
+	if offset.Offset > above && l.sinceNext.IsZero() && sent {
 		l.sinceNext = now
 	}
 	l.offered = offset
@@ -318,6 +342,8 @@ func (r *Rounds) offer(now time.Time, offset Offset) {
 // nothing of it. Open flushes ask for where the position was set back to.
 func (r *Rounds) rewind(now time.Time, l *lane, offset Offset) {
 	l.run, l.committed, l.offered.Offset = offset.PositionEpoch, kafka.NoOffset, kafka.NoOffset
+	l.offered.Metadata = ""
+	l.placed, l.call, l.gathered = nil, 0, time.Time{}
 	l.attempts, l.notBefore, l.cause = 0, time.Time{}, nil
 	l.since, l.sinceNext, l.sent = now, time.Time{}, 0
 	r.dirty = true
@@ -334,6 +360,8 @@ func (r *Rounds) wanted(l *lane) want {
 	switch {
 	case r.manual:
 		return wantNothing
+	case l.placed != nil:
+		return wantPlaced
 	case l.offered.Offset > l.committed:
 		return wantOffset
 	case l.offered.Offset == l.committed && l.offered.Metadata != l.metadata && hasMap(l.offered.Metadata):
@@ -346,7 +374,7 @@ func (r *Rounds) wanted(l *lane) want {
 func (r *Rounds) settle(now time.Time, l *lane) {
 	before := l.want
 	l.want, l.decided = r.wanted(l), false
-	if l.want == wantOffset && before != wantOffset {
+	if l.want == wantOffset && before != wantOffset && before != wantPlaced {
 		l.since = now
 	}
 	switch {
@@ -393,7 +421,7 @@ func (r *Rounds) shut(now time.Time, l *lane) {
 	r.endFlushes(func(open *openFlush) bool { return open.lane == l }, ErrEpochClosed, l.cause)
 	delete(r.lanes, l.tp)
 	r.closed[l.tp] = l.epoch
-	l.offered = Offset{Offset: l.committed}
+	l.offered, l.placed = Offset{Offset: l.committed}, nil
 	r.settle(now, l)
 }
 

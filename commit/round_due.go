@@ -83,6 +83,9 @@ func (r *Rounds) decide(l *lane) (at time.Time, ok bool) {
 // sendable returns the earliest time at which a pending lane makes a round go out, and false when it does not by itself.
 func (r *Rounds) sendable(l *lane) (at time.Time, ok bool) {
 	at = later(l.notBefore, r.requestNotBefore)
+	if l.want == wantPlaced {
+		return later(at, l.gathered), true
+	}
 	if l.flushes > 0 || l.urgent {
 		return at, true
 	}
@@ -98,7 +101,7 @@ func (r *Rounds) sendable(l *lane) (at time.Time, ok bool) {
 
 // mayGoAlong reports whether a pending lane belongs into a round that goes out.
 func (r *Rounds) mayGoAlong(l *lane) bool {
-	if l.flushes > 0 || l.urgent || l.want == wantMap {
+	if l.flushes > 0 || l.urgent || l.want == wantMap || l.want == wantPlaced {
 		return true
 	}
 	_, ok := r.decide(l)

@@ -15,6 +15,8 @@ type openFlush struct {
 	deadline time.Time
 	// round is the first round with the lane that was sent since, 0 for none: it has whatever was offered before the flush.
 	round uint64
+	// placed: it waits for an offset that was placed, not for one that was offered.
+	placed bool
 }
 
 func (r *Rounds) flush(now time.Time, in Flush) {
@@ -27,13 +29,20 @@ func (r *Rounds) flush(now time.Time, in Flush) {
 		})
 		return
 	}
-	open := openFlush{id: in.ID, lane: l, target: l.offered.Offset, deadline: in.Deadline}
-	switch {
-	case l.want == wantNothing:
+	if l.want == wantNothing {
 		r.emit(r.flushed(in.ID, l, nil))
+		return
+	}
+	r.await(now, openFlush{id: in.ID, lane: l, target: r.highest(l), deadline: in.Deadline})
+}
+
+// await begins to wait for a flush, if that makes sense.
+func (r *Rounds) await(now time.Time, open openFlush) {
+	l := open.lane
+	switch {
 	case r.departure != nil:
 		r.end(&open, ErrDeparted, r.departure)
-	case !now.Before(in.Deadline):
+	case !now.Before(open.deadline):
 		r.end(&open, ErrFlushDeadline, l.cause)
 	default:
 		r.flushes = append(r.flushes, open)
@@ -41,6 +50,56 @@ func (r *Rounds) flush(now time.Time, in Flush) {
 		// Whatever wait is left from earlier failures, one try is made now.
 		l.notBefore, r.requestNotBefore = time.Time{}, time.Time{}
 		r.dirty = true
+	}
+}
+
+// highest returns the highest offset that a lane was given.
+func (r *Rounds) highest(l *lane) int64 {
+	if l.placed != nil {
+		return max(l.placed.Offset, l.offered.Offset)
+	}
+	return l.offered.Offset
+}
+
+// place takes over an offset of the user's, which begins a new position epoch.
+func (r *Rounds) place(now time.Time, in Place) {
+	offset := in.Offset
+	l := r.lanes[offset.TopicPartition]
+	refuse := func(committed int64, reason error) {
+		r.emit(Flushed{
+			ID: in.ID, TopicPartition: offset.TopicPartition, Epoch: offset.Epoch, Committed: committed, Pending: kafka.NoOffset,
+			Err: &FlushError{TopicPartition: offset.TopicPartition, Epoch: offset.Epoch, Offset: offset.Offset, Reason: reason},
+		})
+	}
+	switch {
+	case l == nil || l.epoch != offset.Epoch || offset.PositionEpoch <= l.run:
+		r.stale++
+		refuse(kafka.NoOffset, ErrEpochClosed)
+	case r.manual:
+		refuse(l.committed, ErrManual)
+	default:
+		if l.noMaps {
+			offset.Metadata = WithoutMap(offset.Metadata)
+		}
+		r.rewind(now, l, offset)
+		l.placed = &offset
+		if in.Call != 0 && !in.Last {
+			l.call, l.gathered = in.Call, now.Add(GatherWait)
+		}
+		r.settle(now, l)
+		r.await(now, openFlush{id: in.ID, lane: l, target: offset.Offset, deadline: in.Deadline, placed: true})
+	}
+	if in.Last {
+		r.gather(in.Call)
+	}
+}
+
+// gather lets what was placed by one call go.
+func (r *Rounds) gather(call uint64) {
+	for _, l := range r.pending {
+		if l.call == call && call != 0 {
+			l.call, l.gathered, r.dirty = 0, time.Time{}, true
+		}
 	}
 }
 
@@ -61,8 +120,8 @@ func (r *Rounds) end(open *openFlush, reason, cause error) {
 
 func (r *Rounds) flushed(id uint64, l *lane, err error) Flushed {
 	pending := kafka.NoOffset
-	if l.want == wantOffset {
-		pending = l.offered.Offset
+	if l.want == wantOffset || l.want == wantPlaced {
+		pending = r.highest(l)
 	}
 	return Flushed{ID: id, TopicPartition: l.tp, Epoch: l.epoch, Committed: l.committed, Pending: pending, Err: err}
 }

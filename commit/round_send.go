@@ -10,7 +10,7 @@ import (
 
 // send emits a round when one is due. It takes every pending lane along whose own wait is over, also those that alone
 // would wait for the spacing or for the time their strategy named: the request goes out anyway. Only what the strategy does
-// not ask for at any time stays.
+// not ask for at any time stays. Of a lane with a placed offset that goes, whatever was offered since.
 func (r *Rounds) send(now time.Time) {
 	if r.dirty {
 		r.plan()
@@ -20,11 +20,16 @@ func (r *Rounds) send(now time.Time) {
 	}
 	offsets := make([]Offset, 0, len(r.pending))
 	for _, l := range r.pending {
-		if now.Before(l.notBefore) || !r.mayGoAlong(l) {
+		if now.Before(later(l.notBefore, l.gathered)) || !r.mayGoAlong(l) {
+			continue
+		}
+		l.urgent, l.sent = false, r.lastID+1
+		if l.placed != nil {
+			offsets = append(offsets, *l.placed)
 			continue
 		}
 		offsets = append(offsets, l.offered)
-		l.urgent, l.sent, l.sinceNext = false, r.lastID+1, time.Time{}
+		l.sinceNext = time.Time{}
 	}
 	slices.SortFunc(offsets, func(a, b Offset) int { return a.TopicPartition.Compare(b.TopicPartition) })
 	r.lastID++
@@ -34,7 +39,7 @@ func (r *Rounds) send(now time.Time) {
 	}
 	r.inFlight, r.lastSend, r.dirty = true, now, true
 	for i := range r.flushes {
-		if open := &r.flushes[i]; open.round == 0 && open.lane.sent == r.lastID {
+		if open := &r.flushes[i]; open.round == 0 && open.lane.sent == r.lastID && open.lane.placed == nil {
 			open.round = r.lastID
 		}
 	}
@@ -92,6 +97,12 @@ func (r *Rounds) answered(now time.Time, in Answered) {
 
 // confirm notes that the coordinator has an offset.
 func (r *Rounds) confirm(now time.Time, l *lane, sent *Offset) {
+	if l.placed != nil { // since it was placed, nothing else of this position epoch went out
+		l.placed = nil
+		if l.offered.Offset < sent.Offset {
+			l.offered = *sent
+		}
+	}
 	l.committed, l.metadata, l.lastCommit = max(l.committed, sent.Offset), sent.Metadata, now
 	if sent.Finished <= l.offered.Finished { // else the count has begun anew meanwhile
 		l.counted = sent.Finished
@@ -121,6 +132,8 @@ func (r *Rounds) refused(now time.Time, l *lane, sent *Offset, err error, whole 
 	l.cause = err
 	l.attempts++
 	switch {
+	case kind == classMetadata && l.placed != nil && !hasMap(sent.Metadata) && hasUser(sent.Metadata):
+		r.withdraw(now, l, err)
 	case kind == classMetadata && sent.Metadata != "":
 		r.shorten(now, l, sent)
 	case whole:
@@ -134,14 +147,27 @@ func (r *Rounds) refused(now time.Time, l *lane, sent *Offset, err error, whole 
 	}
 }
 
-// shorten takes from what is offered the part of the metadata that was too large, to be sent again at once: the map, and if
+// withdraw gives up a placed offset because of what the user gave along with it, and answers who placed it. What the
+// coordinator has stays as it is, and what is offered from now on is committed as ever.
+func (r *Rounds) withdraw(now time.Time, l *lane, cause error) {
+	l.placed, l.since, l.sinceNext = nil, now, time.Time{}
+	r.settle(now, l)
+	r.endFlushes(func(open *openFlush) bool { return open.lane == l && open.placed }, ErrMetadataTooLarge, cause)
+}
+
+// shorten takes from what is to be sent the part of the metadata that was too large, to be sent again at once: the map, and if
 // that was left out already, all of it. What is sent without metadata and refused again waits like any other failure.
 func (r *Rounds) shorten(now time.Time, l *lane, sent *Offset) {
 	l.noMaps = true
+	l.offered.Metadata = WithoutMap(l.offered.Metadata)
+	next := &l.offered
+	if l.placed != nil {
+		next = l.placed
+	}
 	if hasMap(sent.Metadata) {
-		l.offered.Metadata = WithoutMap(l.offered.Metadata)
+		next.Metadata = WithoutMap(next.Metadata)
 	} else {
-		l.offered.Metadata = ""
+		next.Metadata = ""
 	}
 	l.notBefore = time.Time{}
 	r.settle(now, l)

@@ -18,6 +18,10 @@ type naiveLane struct {
 	finished  uint64
 	// refused: metadata was too large. again: something was, and is sent anew at once.
 	refused, again bool
+	// run is the position epoch, high the highest offset offered in any; placed is what the user placed and nobody confirmed.
+	run    uint32
+	high   int64
+	placed *Offset
 }
 
 type naiveOffer struct {
@@ -109,6 +113,12 @@ func (m *coordinator) asked(round Round) error {
 			if m.flushed[id] == offset.TopicPartition {
 				allowed, due = true, true
 			}
+		}
+		if n.placed != nil {
+			if offset.Offset != n.placed.Offset || !n.again && !n.refused && offset.Metadata != n.placed.Metadata {
+				return fmt.Errorf("%s: %d with %q goes before %d with %q", offset.TopicPartition, offset.Offset, offset.Metadata, n.placed.Offset, n.placed.Metadata)
+			}
+			allowed, due = true, true
 		}
 		if n.again {
 			allowed, due, n.again = true, true, false

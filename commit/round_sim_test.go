@@ -37,7 +37,9 @@ type coordinator struct {
 	epochs   map[kafka.TopicPartition]kafka.AssignmentEpoch
 	lanes    map[kafka.TopicPartition]*naiveLane
 	offered  map[kafka.TopicPartition]int64
-	floor    map[kafka.TopicPartition]int64 // stored when the epoch began, or the highest stored under it
+	floor    map[kafka.TopicPartition]int64 // stored when the epoch began, or the highest stored under it and its last position epoch
+	runs     map[kafka.TopicPartition]uint32 // the position epoch of floor
+	withdrew []kafka.TopicPartition
 	epoch    kafka.AssignmentEpoch
 	flushID  uint64
 	flushes  map[uint64]time.Time
@@ -62,7 +64,7 @@ func newCoordinator(c choices, seed uint64) *coordinator {
 	return &coordinator{
 		naive: naive, limit: []int{20, len(simMark), len(simMark) + 12, 4096}[c.pick(4)],
 		texts: map[kafka.TopicPartition]string{}, lanes: map[kafka.TopicPartition]*naiveLane{},
-		flushed: map[uint64]kafka.TopicPartition{},
+		flushed: map[uint64]kafka.TopicPartition{}, runs: map[kafka.TopicPartition]uint32{},
 		c:       c, now: simStart, faulty: true, spaced: c.pick(2) == 0,
 		rounds: NewRounds(RoundsConfig{GroupID: "g", Seed: seed, Strategy: given}),
 		stored: map[kafka.TopicPartition]int64{}, epochs: map[kafka.TopicPartition]kafka.AssignmentEpoch{},
@@ -89,6 +91,17 @@ func (m *coordinator) step(in Input) error {
 			return fmt.Errorf("after %T: %T: %w", in, effect, err)
 		}
 	}
+	for len(m.withdrew) > 0 { // who owns the partition offers again what it had offered before
+		tp := m.withdrew[0]
+		m.withdrew = m.withdrew[1:]
+		n := m.lanes[tp]
+		m.offered[tp] = n.high
+		given := Offset{TopicPartition: tp, Epoch: m.epochs[tp], PositionEpoch: n.run, Offset: n.high, Finished: n.finished}
+		n.offers = append(n.offers, naiveOffer{m.now, given})
+		if err := m.step(Offered{given}); err != nil {
+			return err
+		}
+	}
 	return m.rounds.Valid()
 }
 
@@ -104,6 +117,10 @@ func (m *coordinator) apply(effect Effect) error {
 			return errors.New("of a closed epoch")
 		}
 		n := m.lanes[effect.Offset.TopicPartition]
+		if effect.Offset.PositionEpoch != n.run {
+			return errors.New("of a position epoch that is over")
+		}
+		n.placed = nil
 		n.confirmed, n.text, n.counted, n.at = effect.Offset.Offset, effect.Offset.Metadata, effect.Offset.Finished, m.now
 	case Flushed:
 		deadline, open := m.flushes[effect.ID]
@@ -131,6 +148,13 @@ func (m *coordinator) apply(effect Effect) error {
 		for _, sent := range effect.Round.Offsets {
 			if effect.Partitions[sent.TopicPartition] == kafka.OffsetMetadataTooLarge && sent.Metadata != "" {
 				n := m.lanes[sent.TopicPartition]
+				if n.placed != nil && hasUser(sent.Metadata) && !hasMap(sent.Metadata) {
+					n.placed, m.withdrew = nil, append(m.withdrew, sent.TopicPartition)
+					for i := range n.offers { // they have waited for it, not for the strategy
+						n.offers[i].at = m.now
+					}
+					continue
+				}
 				n.again, n.refused = true, true
 			}
 		}
@@ -183,7 +207,7 @@ func (m *coordinator) receive(round Round) error {
 		if i > 0 && round.Offsets[i-1].TopicPartition.Compare(tp) >= 0 {
 			return errors.New("not in order")
 		}
-		if offset.Offset < m.floor[tp] {
+		if offset.Offset < m.floor[tp] && offset.PositionEpoch <= m.runs[tp] || offset.PositionEpoch != m.lanes[tp].run {
 			return fmt.Errorf("%s: %d moves back from %d", tp, offset.Offset, m.floor[tp])
 		}
 		if lost {
@@ -196,7 +220,7 @@ func (m *coordinator) receive(round Round) error {
 			answer.Results[tp] = code
 			continue
 		}
-		m.stored[tp], m.floor[tp], m.texts[tp] = offset.Offset, offset.Offset, offset.Metadata
+		m.stored[tp], m.floor[tp], m.texts[tp], m.runs[tp] = offset.Offset, offset.Offset, offset.Metadata, offset.PositionEpoch
 		if fate != 7 || m.c.pick(2) == 0 {
 			answer.Results[tp] = nil
 		}
@@ -262,8 +286,8 @@ func (m *coordinator) assign(tp kafka.TopicPartition) error {
 	m.epoch++
 	// What was open before is closed by this, and its flushes are answered with what they know.
 	closing := Assigned{TopicPartition: tp, Epoch: m.epoch, Committed: m.has(tp), Metadata: m.texts[tp]}
-	m.epochs[tp], m.offered[tp], m.floor[tp] = m.epoch, kafka.NoOffset, m.has(tp)
-	m.lanes[tp] = &naiveLane{opened: m.now, confirmed: closing.Committed, text: closing.Metadata}
+	m.epochs[tp], m.offered[tp], m.floor[tp], m.runs[tp] = m.epoch, kafka.NoOffset, m.has(tp), 0
+	m.lanes[tp] = &naiveLane{opened: m.now, confirmed: closing.Committed, text: closing.Metadata, high: max(closing.Committed, 0)}
 	return m.step(closing)
 }
 
@@ -275,7 +299,7 @@ func (m *coordinator) enter() error {
 
 func (m *coordinator) random() error {
 	tp := kafka.TopicPartition{Topic: "t", Partition: int32(m.c.pick(4))}
-	switch m.c.pick(20) {
+	switch m.c.pick(21) {
 	case 0:
 		return m.assign(tp)
 	case 1: // fence, now and then an old epoch
@@ -340,6 +364,8 @@ func (m *coordinator) random() error {
 			return m.step(late)
 		}
 		return nil
+	case 14:
+		return m.place(tp)
 	case 12, 13:
 		return m.wait(time.Duration(m.c.pick(400)) * time.Millisecond)
 	default:
@@ -355,7 +381,14 @@ func (m *coordinator) offer(tp kafka.TopicPartition) error {
 	if m.c.pick(16) == 0 { // a late ack of an epoch before
 		return m.step(Offered{Offset{TopicPartition: tp, Epoch: epoch - 1, Offset: 1 << 40}})
 	}
-	offset := max(m.offered[tp], m.floor[tp], 0) + int64(m.c.pick(5)) - 1
+	n := m.lanes[tp]
+	if n.run > 0 && m.c.pick(16) == 0 { // a late one of a position epoch before
+		return m.step(Offered{Offset{TopicPartition: tp, Epoch: epoch, PositionEpoch: n.run - 1, Offset: 1 << 40}})
+	}
+	offset := max(m.offered[tp], 0) + int64(m.c.pick(5)) - 1
+	if n.run == 0 {
+		offset = max(offset, m.floor[tp]-1)
+	}
 	if offset < 0 {
 		return nil
 	}
@@ -366,8 +399,8 @@ func (m *coordinator) offer(tp kafka.TopicPartition) error {
 			metadata += mapSeparator + "0123456789AB"[:size]
 		}
 	}
-	n := m.lanes[tp]
-	given := Offset{TopicPartition: tp, Epoch: epoch, Offset: offset, Metadata: metadata, Finished: n.finished}
+	n.high = max(n.high, offset)
+	given := Offset{TopicPartition: tp, Epoch: epoch, PositionEpoch: n.run, Offset: offset, Metadata: metadata, Finished: n.finished}
 	if offset > m.offered[tp] {
 		m.offered[tp] = offset
 		n.finished += uint64(m.c.pick(6))
@@ -383,6 +416,45 @@ func (m *coordinator) flush(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch
 	m.flushID++
 	m.flushes[m.flushID], m.targets[m.flushID], m.flushed[m.flushID] = m.now.Add(within), m.offered[tp], tp
 	return m.step(Flush{ID: m.flushID, TopicPartition: tp, Epoch: epoch, Deadline: m.now.Add(within)})
+}
+
+// place has the user commit an offset at or below what is finished, now and then as one of several.
+func (m *coordinator) place(tp kafka.TopicPartition) error {
+	if m.spaced {
+		return nil
+	}
+	epoch, open := m.epochs[tp]
+	n := m.lanes[tp]
+	m.flushID++
+	in := Place{ID: m.flushID, Deadline: m.now.Add(time.Duration(m.c.pick(2000)) * time.Millisecond), Call: uint64(m.c.pick(3)), Last: m.c.pick(2) == 0}
+	in.Offset = Offset{TopicPartition: tp, Epoch: epoch, PositionEpoch: 1}
+	m.flushes[in.ID], m.targets[in.ID], m.flushed[in.ID] = in.Deadline, -1, tp
+	if !open {
+		in.Offset.Epoch = m.epoch + 1
+		return m.step(in)
+	}
+	in.Offset.PositionEpoch, in.Offset.Offset, in.Offset.Finished = n.run, int64(m.c.pick(int(n.high)+1)), n.finished
+	if IsManual(m.naive) || m.c.pick(16) == 0 { // refused: under Manual, or as of an old position epoch
+		m.targets[in.ID] = 1 << 40
+		return m.step(in)
+	}
+	n.run++
+	in.Offset.PositionEpoch = n.run
+	in.Offset.Metadata = simMark
+	if size := m.c.pick(12); size > 0 && m.c.pick(2) == 0 {
+		in.Offset.Metadata += mapSeparator + "0123456789AB"[:size]
+	}
+	if size := m.c.pick(24); size > 0 {
+		in.Offset.Metadata += userSeparator + "0123456789ABCDEFGHIJKLMN"[:size]
+	}
+	for id := range m.flushes {
+		if m.flushed[id] == tp {
+			m.targets[id] = min(m.targets[id], in.Offset.Offset)
+		}
+	}
+	m.targets[in.ID], m.offered[tp] = in.Offset.Offset, in.Offset.Offset
+	n.offers, n.confirmed, n.text, n.placed, n.again = nil, kafka.NoOffset, "", &in.Offset, false
+	return m.step(in)
 }
 
 // settle stops all faults and sees that everything the strategy asks for is confirmed, and then by a flush all that was
