@@ -106,6 +106,8 @@ type cell struct {
 	stuck atomic.Pointer[StuckPartition]
 	// offer is the latest offset offered that the committer has not taken.
 	offer atomic.Pointer[commit.Offset]
+	// unplaced counts the offsetPlaced that are on their way to the committer: what is offered after them must not go before.
+	unplaced atomic.Int32
 	// offered is the message that says so.
 	offered offsetOffered
 	// lost is set by the group the moment that ownership is lost: the partition may be busy and hear of it late.

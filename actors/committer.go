@@ -144,9 +144,9 @@ func (c *committer) receive(ctx actor.Context, message any) {
 func (c *committer) receiveProgress(ctx actor.Context, message any) {
 	switch m := message.(type) {
 	case *offsetOffered:
-		if offset := m.cell.offer.Swap(nil); offset != nil {
-			c.feed(ctx, commit.Offered{Offset: *offset})
-		}
+		c.take(ctx, m.cell)
+	case *offsetPlaced:
+		c.place(ctx, m)
 	case *flushWanted:
 		c.nextID++
 		c.flushes[c.nextID] = flushOwner{pid: m.from, id: m.id}
@@ -174,6 +174,30 @@ func (c *committer) receiveProgress(ctx actor.Context, message any) {
 		c.feed(ctx, commit.Departed{Cause: m.cause})
 		c.dropUnsent(ctx, commit.ErrDeparted)
 	}
+}
+
+// take takes what a partition offers, unless it has placed something that comes first.
+func (c *committer) take(ctx actor.Context, cell *cell) {
+	offset := cell.offer.Swap(nil)
+	switch {
+	case offset == nil:
+	case cell.unplaced.Load() > 0:
+		cell.offer.CompareAndSwap(nil, offset) // a newer one may be there
+	default:
+		c.feed(ctx, commit.Offered{Offset: *offset})
+	}
+}
+
+// place commits an offset of the user's, together with the others of the same call.
+func (c *committer) place(ctx actor.Context, m *offsetPlaced) {
+	c.nextID++
+	c.flushes[c.nextID] = flushOwner{pid: m.from, id: m.id}
+	if m.call.id == 0 {
+		m.call.id = c.nextID
+	}
+	c.feed(ctx, commit.Place{ID: c.nextID, Offset: m.offset, Deadline: m.deadline, Call: m.call.id, Last: m.call.left.Add(-1) <= 0})
+	m.cell.unplaced.Add(-1)
+	c.take(ctx, m.cell)
 }
 
 func (c *committer) feed(ctx actor.Context, in commit.Input) {

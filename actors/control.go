@@ -82,8 +82,18 @@ func (e *StateError) Error() string {
 // do has the group carry out an operation and waits for its answer. The operation's results may be read only if it returns
 // nil. key is that of a token's operation, nil without a token.
 func (t *Tree) do(ctx context.Context, key *capability.Key, op operation) error {
+	return t.answered(ctx, t.begin(ctx, key, op))
+}
+
+// begin asks the group for an operation, without waiting. Those of one caller are carried out in the order of their beginning.
+func (t *Tree) begin(ctx context.Context, key *capability.Key, op operation) *request {
 	m := &request{op: op, key: key, inside: t.within(ctx) != nil, answer: make(chan error, 1)}
 	t.shared.sys.root.Send(t.rootPID, m)
+	return m
+}
+
+// answered waits for the answer to an operation.
+func (t *Tree) answered(ctx context.Context, m *request) error {
 	select {
 	case err := <-m.answer:
 		return err
@@ -93,14 +103,19 @@ func (t *Tree) do(ctx context.Context, key *capability.Key, op operation) error 
 			return err
 		default:
 		}
-		if err := t.Err(); err != nil {
-			return err
-		}
-		return ErrClosing
+		return t.over()
 	case <-ctx.Done():
 		m.answered.Store(true) // what has not begun is not wanted any more
-		return fmt.Errorf("troupe: %s: %w", op.word(), context.Cause(ctx))
+		return fmt.Errorf("troupe: %s: %w", m.op.word(), context.Cause(ctx))
 	}
+}
+
+// over is the error of whatever is asked of a consumer that has ended.
+func (t *Tree) over() error {
+	if err := t.Err(); err != nil {
+		return err
+	}
+	return ErrClosing
 }
 
 // reply answers once; a later answer is nobody's.

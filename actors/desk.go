@@ -56,7 +56,8 @@ func newDesk() *desk {
 // rights are those that operations need. What is not here only reads, or is the group's own.
 var rights = map[string]capability.Rights{
 	"pause": capability.MayPause, "resume": capability.MayPause, "seek": capability.MaySeek, "commit": capability.MayCommit,
-	"skip": capability.MaySkip,
+	offsetsWord: capability.MayCommit,
+	"skip":      capability.MaySkip,
 }
 
 // authorize refuses an operation on those partitions by who has no live token for it. Without a token at all it is refused where

@@ -32,6 +32,23 @@ var ErrNotInDelivery = errors.New("troupe: record is not part of this delivery")
 // ErrNotSubscribed is returned by calls that name a partition of a topic that has no handler here.
 var ErrNotSubscribed = errors.New("troupe: no handler is registered for the topic")
 
+// OffsetError means that an offset was not committed because of what was given.
+type OffsetError struct {
+	TopicPartition kafka.TopicPartition
+	Offset         int64
+	// Field is what is wrong: "TopicPartition", "Offset" or "Metadata".
+	Field string
+	// Highest is the highest offset that may be committed now, kafka.NoOffset where that is not what is wrong.
+	Highest int64
+	// Want says what would be right.
+	Want string
+}
+
+// Error names partition, offset, field and what would be right.
+func (e *OffsetError) Error() string {
+	return fmt.Sprintf("troupe: commit of %s at %d: %s: want %s", e.TopicPartition, e.Offset, e.Field, e.Want)
+}
+
 // HandlerError is a handler's failure at one record.
 type HandlerError struct {
 	TopicPartition kafka.TopicPartition

@@ -272,7 +272,7 @@ func (c *fakeCluster) commit(broker kafka.Broker, r *CommitRound) (map[kafka.Top
 	for _, o := range round.Offsets {
 		results[o.TopicPartition] = err
 		if err == nil {
-			c.committed[o.TopicPartition] = CommittedOffset{Offset: o.Offset, LeaderEpoch: o.LeaderEpoch}
+			c.committed[o.TopicPartition] = CommittedOffset{Offset: o.Offset, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata}
 			c.note("commit %s %d", o.TopicPartition, o.Offset)
 		}
 	}

@@ -220,6 +220,17 @@ type flushWanted struct {
 	from     *actor.PID
 }
 
+// offsetPlaced: partition -> committer: commit this very offset. Answered by flushed with the same id.
+type offsetPlaced struct {
+	silent
+	id       uint64
+	offset   commit.Offset
+	deadline time.Time
+	from     *actor.PID
+	cell     *cell
+	call     *placing
+}
+
 // flushed: committer -> partition.
 type flushed struct {
 	silent

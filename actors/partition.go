@@ -44,12 +44,13 @@ type partition struct {
 	// orphaned is true when the topic was made anew: nothing of this ownership may be committed to it.
 	orphaned bool
 	// committer is nil until it is known; offered is the last offset told to it, offeredBeyond how many records beyond it were
-	// finished then; flushBy is the deadline of the final commit that is asked for, zero for none.
+	// finished then; flushBy is the deadline of the final commit that is asked for, zero for none, finalID its id among all flushes.
 	committer     *actor.PID
 	offered       int64
 	offeredBeyond int
 	flushBy       time.Time
 	flushID       uint64
+	finalID       uint64
 	finalErr      error
 
 	intake  intake
@@ -74,8 +75,9 @@ type partition struct {
 	mapAlarm alarm
 	// seeking is the seek that looks for its offset, nil for none.
 	seeking *waiter
-	// commits are the flushes that callers of Commit wait for, by their id.
+	// commits are the flushes that callers of Commit and CommitOffsets wait for, by their id.
 	commits map[uint64]*waiter
+	userCommits
 }
 
 func newPartition(s *shared, config partitionConfig) *partition {
@@ -88,6 +90,7 @@ func newPartition(s *shared, config partitionConfig) *partition {
 		machine: rebalance.NewPartition(rebalance.Grant{TopicPartition: config.tp, Epoch: config.epoch}),
 		window:  window, offered: kafka.NoOffset, positionEpoch: config.cell.positionEpoch.Load(),
 		watch: commit.NewWatch(s.settings.BlockedAfter), stall: buffer.NewStall(s.settings.StuckAfter), commits: make(map[uint64]*waiter),
+		userCommits: userCommits{userAt: kafka.NoOffset},
 	}
 	p.intake = newIntake(s.settings.PartitionMaxBytes)
 	p.handler.nacks = p.newNacks()
@@ -177,6 +180,8 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 		p.commitWanted(ctx, m)
 	case *seekWanted:
 		p.seek(ctx, m)
+	case *placeWanted:
+		p.placeWanted(ctx, m)
 	case *drainWanted:
 		if p.current(m.epoch) {
 			p.drainNow(ctx, *m)
@@ -193,9 +198,12 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 		if w := p.commits[m.result.ID]; w != nil {
 			delete(p.commits, m.result.ID)
 			w.one(p.cell, m.result.Err)
+			if p.placed != nil && p.placed.id == m.result.ID {
+				p.placedAnswered(ctx, m.result.Err)
+			}
 			return
 		}
-		if m.result.ID == p.flushID {
+		if m.result.ID == p.finalID {
 			p.finalErr = m.result.Err
 			p.feed(ctx, rebalance.FinalCommitAnswered{Err: m.result.Err})
 		}
@@ -256,7 +264,11 @@ func (p *partition) stop(actor.Context) {
 	p.resumeWaiters()
 	p.endSeek(fmt.Errorf("seek %s: %w", p.tp, stopped))
 	for _, w := range p.commits {
-		w.one(p.cell, fmt.Errorf("commit %s: %w", p.tp, stopped))
+		err := fmt.Errorf("commit %s: %w", p.tp, stopped)
+		if w.gone != nil {
+			err = w.gone(p.tp)
+		}
+		w.one(p.cell, err)
 	}
 	p.shared.slots.forget(p.self)
 	p.shared.memory.drop(partitionHolder(p.tp, p.epoch))
@@ -354,7 +366,8 @@ func (p *partition) flush(ctx actor.Context) {
 		return
 	}
 	p.flushID++
-	ctx.Send(p.committer, &flushWanted{id: p.flushID, tp: p.tp, epoch: p.epoch, deadline: p.flushBy, from: p.self})
+	p.finalID = p.flushID
+	ctx.Send(p.committer, &flushWanted{id: p.finalID, tp: p.tp, epoch: p.epoch, deadline: p.flushBy, from: p.self})
 }
 
 // release is REVOKED: from here on every acknowledgment is stale.
@@ -368,7 +381,7 @@ func (p *partition) release(ctx actor.Context, e rebalance.Release) {
 	}
 	released := &partitionReleased{tp: p.tp, epoch: p.epoch, committed: p.cell.committed.Load(), pending: kafka.NoOffset, err: e.Cause}
 	if p.tracker != nil {
-		released.pending = p.tracker.Committable()
+		released.pending = p.committable()
 		released.uncommitted = p.tracker.InTransit()
 		if released.committed >= 0 {
 			released.uncommitted = max(int(p.tracker.Position()-released.committed), 0)
@@ -386,7 +399,9 @@ func (p *partition) cancelCause(cause error) error {
 
 func (p *partition) committerKnown(ctx actor.Context, m *committerKnown) {
 	p.committer = m.pid
+	p.cell.unplaced.Store(0)
 	ctx.Send(p.committer, &p.cell.offered) // what the one before had not taken
+	p.sendPlaced(ctx)
 	p.offered = kafka.NoOffset
 	if p.tracker != nil && p.machine.CanCommit() {
 		p.offer(ctx)
@@ -411,17 +426,17 @@ func (p *partition) collect() (fresh int) {
 
 // offer tells the committer that the contiguous point moved.
 func (p *partition) offer(ctx actor.Context) {
-	offset, epoch := p.tracker.Committable(), p.tracker.CommittableEpoch()
-	switch rewind := p.intake.rewind; {
-	case rewind != nil && p.intake.sought:
-		offset, epoch = *rewind, p.intake.lastEpoch
-	case rewind != nil: // what lies above is gone from the log, however finished it is
-		offset = min(offset, *rewind)
+	if p.held != nil && p.finishedPoint() > p.held.above {
+		p.held = nil
+	}
+	offset, epoch := p.committable(), p.tracker.CommittableEpoch()
+	if p.intake.sought {
+		epoch = p.intake.lastEpoch
 	}
 	p.cell.finishedEpoch.Store(epoch)
 	p.cell.finished.Store(offset)
 	p.look()
-	if p.committer == nil || p.orphaned || p.intake.unproven || !p.machine.CanCommit() {
+	if p.held != nil || p.committer == nil || p.orphaned || p.intake.unproven || !p.machine.CanCommit() {
 		return
 	}
 	beyond := 0

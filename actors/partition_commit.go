@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -9,7 +8,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/troupego/troupe/commit"
-	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 )
@@ -20,11 +18,19 @@ var errForeignMetadata = errors.New("troupe: the metadata of the committed offse
 // metadata is what goes along with a committed offset: which incarnation of the topic it is of, and, when it is wanted, what
 // is finished beyond it.
 func (p *partition) metadata(offset int64) string {
-	if offset == p.startedAt && p.tracker.FinishedBeyond() == 0 && !p.finishedBefore.Empty() {
+	m := commit.Metadata{TopicID: p.intake.leader.topicID}
+	if offset == p.userAt {
+		m.User = p.userText
+	}
+	setBack := offset < p.tracker.Committable() // what is finished beyond it is to come again
+	if offset == p.startedAt && !setBack && p.tracker.FinishedBeyond() == 0 && !p.finishedBefore.Empty() && m.User == p.startedUser {
 		return p.startedWith // nothing of what it says has come by yet
 	}
-	m := commit.Metadata{TopicID: p.intake.leader.topicID}
-	if !p.shared.settings.OffsetMap || p.intake.rewind != nil || p.tracker.FinishedBeyond() == 0 && !p.mapAhead() {
+	if !p.shared.settings.OffsetMap || setBack || p.intake.rewind != nil || p.tracker.FinishedBeyond() == 0 && !p.mapAhead() {
+		if m.User != "" {
+			text, _ := m.Encode(offset, commit.DefaultMetadataLimit)
+			return text
+		}
 		if p.markOf != m.TopicID {
 			p.markOf = m.TopicID
 			p.mark, _ = m.Encode(offset, commit.DefaultMetadataLimit)
@@ -73,6 +79,7 @@ func (p *partition) adoptMap(m *startDecided) (ours bool) {
 			zap.Int64("offset", m.committed), zap.Error(err))
 		return ours
 	}
+	p.userAt, p.userText, p.startedUser = m.committed, parsed.User, parsed.User
 	if p.shared.settings.OffsetMap {
 		p.finishedBefore, p.startedAt, p.startedWith = parsed.Map, m.committed, m.metadata
 	}
@@ -129,70 +136,6 @@ func (p *partition) look() {
 	})
 	p.shared.logger.Warn("commit stands still", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
 		zap.Int64("offset", blocked.Offset), zap.String("handler", how), zap.Duration("age", blocked.Age), zap.Int("finished", finished))
-}
-
-// commitWanted: group -> partition: commit what is finished now. Answered through the waiter.
-type commitWanted struct {
-	silent
-	waiter   *waiter
-	deadline time.Time
-}
-
-func (p *partition) commitWanted(ctx actor.Context, m *commitWanted) {
-	if p.tracker == nil || p.committer == nil || p.orphaned || !p.machine.CanCommit() {
-		m.waiter.one(p.cell, nil) // nothing of it can be committed now, or it is being committed for good
-		return
-	}
-	p.collect()
-	p.mapAlarm.stop()
-	p.offer(ctx)
-	p.flushID++
-	p.commits[p.flushID] = m.waiter
-	ctx.Send(p.committer, &flushWanted{id: p.flushID, tp: p.tp, epoch: p.epoch, deadline: m.deadline, from: p.self})
-}
-
-// commitOperation commits what is finished.
-type commitOperation struct {
-	named    []kafka.TopicPartition
-	deadline time.Time
-	waiter   *waiter
-}
-
-func (o *commitOperation) word() string { return "commit" }
-
-func (o *commitOperation) everything() bool { return len(o.named) == 0 }
-
-func (o *commitOperation) run(ctx actor.Context, g *group, m *request) {
-	parts, err := g.targets(o.word(), o.named)
-	if unassigned, ok := errors.AsType[*UnassignedError](err); ok && len(unassigned.Partitions) == 0 {
-		err = nil // there is nothing to commit
-	}
-	if err == nil {
-		err = g.authorize(m, parts)
-	}
-	if err == nil {
-		o.waiter = g.ask(ctx, parts, func(w *waiter) any { return &commitWanted{waiter: w, deadline: o.deadline} })
-	}
-	m.reply(err)
-}
-
-// Commit commits what is finished, of all partitions, and waits for the answer; see api.Consumer.Commit.
-func (t *Tree) Commit(ctx context.Context, partitions []kafka.TopicPartition) error {
-	return t.commit(ctx, nil, partitions)
-}
-
-func (t *Tree) commit(ctx context.Context, key *capability.Key, named []kafka.TopicPartition) error {
-	deadline := time.Now().Add(t.shared.settings.CloseTimeout)
-	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
-		deadline = d
-	}
-	ctx, cancel := context.WithDeadline(ctx, deadline.Add(goneEvery)) // the partitions answer by the deadline themselves
-	defer cancel()
-	op := &commitOperation{named: named, deadline: deadline}
-	if err := t.do(ctx, key, op); err != nil {
-		return err
-	}
-	return t.await(ctx, op.waiter)
 }
 
 // abandonHandler says that the handler is no longer waited for. Its gate stays closed until it returns.

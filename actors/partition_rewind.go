@@ -58,6 +58,7 @@ func (p *partition) reposition(ctx actor.Context, offset int64, reason string, e
 		return
 	}
 	in.rewind = &offset
+	p.forgetPlaced(offset)
 	p.rewound()
 	p.offer(ctx)
 	if p.parallel != nil {
@@ -93,8 +94,26 @@ func (p *partition) rewindNow(ctx actor.Context) {
 	p.startEngine()
 	in.restart(offset)
 	p.rewound()
+	p.forgetPlaced(offset)
 	p.cell.committed.Store(kafka.NoOffset)
 	p.offer(ctx)
+}
+
+// forgetPlaced forgets what the user committed above an offset, and lets what lies there be committed as soon as more is
+// finished.
+func (p *partition) forgetPlaced(offset int64) {
+	if p.placed != nil && p.placed.offset.Offset > offset {
+		p.placed = nil // what is offered in the new position epoch takes its place
+	}
+	if p.userAt > offset {
+		p.userAt = kafka.NoOffset
+	}
+	if p.held == nil {
+		return
+	}
+	if p.held.above = offset; p.held.offset >= offset {
+		p.held = nil
+	}
 }
 
 // rewound begins a new position epoch: lower offsets may be committed again.

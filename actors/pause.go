@@ -69,8 +69,10 @@ type waiter struct {
 	mu   sync.Mutex
 	left map[*cell]*actor.PID
 	errs []error
-	// gone is the answer for partitions that cannot give one any more; abandoned is set when nobody waits.
-	gone      error
+	// gone is the answer of a partition that is gone, nil for none; whole says that the consumer's end is no answer.
+	gone  func(tp kafka.TopicPartition) error
+	whole bool
+	// abandoned is set when nobody waits any more.
 	abandoned atomic.Bool
 }
 
@@ -100,7 +102,11 @@ func (w *waiter) forget(board *board) {
 	w.mu.Unlock()
 	for c, pid := range left {
 		if !owned[c] || c.pid.Load() != pid {
-			w.one(c, w.gone)
+			var err error
+			if w.gone != nil {
+				err = w.gone(c.tp)
+			}
+			w.one(c, err)
 		}
 	}
 }
@@ -201,7 +207,7 @@ func (o *pauseOperation) run(ctx actor.Context, g *group, m *request) {
 		return
 	}
 	g.shared.pauses.set(o.paused, o.named)
-	o.waiter = g.ask(ctx, parts, func(w *waiter) any { return &pauseChanged{waiter: w} })
+	o.waiter = g.ask(ctx, parts, nil, func(w *waiter) any { return &pauseChanged{waiter: w} })
 	m.reply(nil)
 }
 
@@ -227,9 +233,9 @@ func (t *Tree) pause(ctx context.Context, key *capability.Key, paused bool, name
 }
 
 // ask sends partitions a message, each with the waiter to answer to. One whose actor is between two incarnations looks for
-// itself when it starts.
-func (g *group) ask(ctx actor.Context, parts []*part, message func(*waiter) any) *waiter {
-	w := &waiter{done: make(chan struct{}), left: make(map[*cell]*actor.PID)}
+// itself when it starts. gone is the answer for one that cannot give it any more, nil for none.
+func (g *group) ask(ctx actor.Context, parts []*part, gone func(kafka.TopicPartition) error, message func(*waiter) any) *waiter {
+	w := &waiter{done: make(chan struct{}), left: make(map[*cell]*actor.PID), gone: gone}
 	for _, p := range parts {
 		if pid := g.Lookup(p.key); pid != nil {
 			w.left[p.cell] = pid
@@ -266,8 +272,11 @@ func (t *Tree) await(ctx context.Context, w *waiter) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.errs) == 0 {
-		return nil
+	switch {
+	case len(w.left) > 0 && w.whole:
+		return errors.Join(append(w.errs, t.over())...)
+	case len(w.errs) == 1:
+		return w.errs[0]
 	}
-	return w.errs[0]
+	return errors.Join(w.errs...)
 }

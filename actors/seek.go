@@ -60,8 +60,8 @@ func (o *seekOperation) run(ctx actor.Context, g *group, m *request) {
 			p.sought = &o.to
 		}
 	}
-	o.waiter = g.ask(ctx, running, func(w *waiter) any { return &seekWanted{to: o.to, waiter: w} })
-	o.waiter.gone = ErrInterrupted
+	gone := func(kafka.TopicPartition) error { return ErrInterrupted }
+	o.waiter = g.ask(ctx, running, gone, func(w *waiter) any { return &seekWanted{to: o.to, waiter: w} })
 	m.reply(nil)
 }
 
@@ -138,6 +138,7 @@ func (p *partition) sought(ctx actor.Context, offset int64, epoch int32) {
 		zap.Int64("from", from), zap.Int64("to", offset))
 	in.lastEpoch = epoch
 	p.finishedBefore = commit.OffsetMap{}
+	p.held, p.userAt = nil, kafka.NoOffset
 	p.rewound()
 	if p.machine.State() == rebalance.PartitionAssigning {
 		p.cell.committed.Store(kafka.NoOffset)

@@ -190,8 +190,40 @@ func (t *Token) Resume(ctx context.Context, partitions ...kafka.TopicPartition) 
 // Commit is Tree.Commit with the token.
 func (t *Token) Commit(ctx context.Context, partitions ...kafka.TopicPartition) error {
 	return t.operate("commit", partitions, func(key *capability.Key, named []kafka.TopicPartition) error {
-		return t.tree.commit(ctx, key, named)
+		return t.tree.commit(ctx, key, named)()
 	})
+}
+
+// CommitOffsets is Tree.CommitOffsets with the token.
+func (t *Token) CommitOffsets(ctx context.Context, offsets ...kafka.OffsetAndMetadata) error {
+	return t.operate(offsetsWord, partitionsIn(offsets), func(key *capability.Key, _ []kafka.TopicPartition) error {
+		return t.tree.commitOffsets(ctx, key, offsets)()
+	})
+}
+
+// CommitAsync is Tree.CommitAsync with the token, which cannot be used otherwise until the future is done.
+func (t *Token) CommitAsync(ctx context.Context, partitions ...kafka.TopicPartition) *Future {
+	begun := make(chan struct{})
+	future := inFuture(func() error {
+		return t.operate("commit", partitions, func(key *capability.Key, named []kafka.TopicPartition) error {
+			wait := t.tree.commit(ctx, key, named)
+			close(begun)
+			return wait()
+		})
+	})
+	select {
+	case <-begun: // the token is inside the call when this returns
+	case <-future.Done():
+	}
+	return future
+}
+
+func partitionsIn(offsets []kafka.OffsetAndMetadata) []kafka.TopicPartition {
+	out := make([]kafka.TopicPartition, len(offsets))
+	for i := range offsets {
+		out[i] = offsets[i].TopicPartition
+	}
+	return out
 }
 
 // Seek is Tree.Seek with the token.

@@ -37,7 +37,7 @@ type coordinator struct {
 	epochs   map[kafka.TopicPartition]kafka.AssignmentEpoch
 	lanes    map[kafka.TopicPartition]*naiveLane
 	offered  map[kafka.TopicPartition]int64
-	floor    map[kafka.TopicPartition]int64 // stored when the epoch began, or the highest stored under it and its last position epoch
+	floor    map[kafka.TopicPartition]int64  // stored when the epoch began, or the highest stored under it and its last position epoch
 	runs     map[kafka.TopicPartition]uint32 // the position epoch of floor
 	withdrew []kafka.TopicPartition
 	epoch    kafka.AssignmentEpoch
@@ -65,7 +65,7 @@ func newCoordinator(c choices, seed uint64) *coordinator {
 		naive: naive, limit: []int{20, len(simMark), len(simMark) + 12, 4096}[c.pick(4)],
 		texts: map[kafka.TopicPartition]string{}, lanes: map[kafka.TopicPartition]*naiveLane{},
 		flushed: map[uint64]kafka.TopicPartition{}, runs: map[kafka.TopicPartition]uint32{},
-		c:       c, now: simStart, faulty: true, spaced: c.pick(2) == 0,
+		c: c, now: simStart, faulty: true, spaced: c.pick(2) == 0,
 		rounds: NewRounds(RoundsConfig{GroupID: "g", Seed: seed, Strategy: given}),
 		stored: map[kafka.TopicPartition]int64{}, epochs: map[kafka.TopicPartition]kafka.AssignmentEpoch{},
 		offered: map[kafka.TopicPartition]int64{}, floor: map[kafka.TopicPartition]int64{},

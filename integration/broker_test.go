@@ -33,6 +33,8 @@ type broker interface {
 	// Committed and EndOffsets leave out what the broker does not know.
 	Committed(t *testing.T, group string) map[kafka.TopicPartition]int64
 	EndOffsets(t *testing.T, topic string) map[kafka.TopicPartition]int64
+	// metadataOf is a committed offset with the text beside it.
+	metadataOf(t *testing.T, group string, tp kafka.TopicPartition) (offset int64, text string)
 	Group(t *testing.T, group string) groupView
 }
 

@@ -153,6 +153,15 @@ type PositionReset struct {
 	Err    error
 }
 
+// CommitSetBack: the user commits a lower offset than the one committed last; see Consumer.CommitOffsets. The group resumes there
+// until more is finished. It is told when it is asked for; the call's answer says whether it was confirmed.
+type CommitSetBack struct {
+	Member         Member
+	TopicPartition kafka.TopicPartition
+	Epoch          kafka.AssignmentEpoch
+	From, To       int64
+}
+
 // FetchFailed: a partition could not be read. The others go on; this one is tried again after RetryIn.
 type FetchFailed struct {
 	Member         Member
@@ -397,6 +406,9 @@ func (PartitionReleased) Name() string { return "partition_released" }
 // Name returns "position_reset".
 func (PositionReset) Name() string { return "position_reset" }
 
+// Name returns "commit_set_back".
+func (CommitSetBack) Name() string { return "commit_set_back" }
+
 // Name returns "fetch_failed".
 func (FetchFailed) Name() string { return "fetch_failed" }
 
@@ -465,6 +477,7 @@ func (CallbackFailed) event()      {}
 func (TokenRevoked) event()        {}
 func (PartitionReleased) event()   {}
 func (PositionReset) event()       {}
+func (CommitSetBack) event()       {}
 func (FetchFailed) event()         {}
 func (PartitionFailed) event()     {}
 func (HandlerFailed) event()       {}

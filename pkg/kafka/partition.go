@@ -27,6 +27,14 @@ func (tp TopicPartition) Compare(other TopicPartition) int {
 	return cmp.Compare(tp.Partition, other.Partition)
 }
 
+// OffsetAndMetadata is an offset to commit for a partition, the next one to read, and what to keep beside it.
+type OffsetAndMetadata struct {
+	TopicPartition TopicPartition
+	Offset         int64
+	// Metadata may hold anything, also bytes that cannot be printed; see commit.MaxUserBytes for its bound.
+	Metadata string
+}
+
 // AnyPartition in a [TopicPartition] stands for all partitions of its topic, where a function says that it takes it.
 const AnyPartition int32 = -1
 
