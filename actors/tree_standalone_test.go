@@ -68,6 +68,7 @@ func TestStandalone_EachPartitionStartsWhereItWasAssigned(t *testing.T) {
 		assert.Len(t, stats.Partitions, 4)
 		assert.Zero(t, stats.Rebalances)
 		assert.NoError(t, w.tree.Commit(context.Background(), nil), "there is nothing to commit to")
+		assert.ErrorIs(t, w.tree.CommitOffsets(context.Background(), []kafka.OffsetAndMetadata{{TopicPartition: at(0)}}), ErrNoGroup)
 		assert.ErrorIs(t, w.tree.Rejoin(context.Background(), "test"), ErrNoGroup)
 		assert.Equal(t, []string{"orders"}, stats.Subscription)
 		started := time.Now()
