@@ -132,9 +132,8 @@ func (p *partition) placeWanted(ctx actor.Context, m *placeWanted) {
 	committed, finished := p.cell.committed.Load(), p.finishedPoint()
 	p.rewound()
 	p.held, p.userAt, p.userText = nil, asked.Offset, asked.Metadata
-	leaderEpoch := p.tracker.CommittableEpoch()
 	if asked.Offset < finished {
-		p.held, leaderEpoch = &placement{offset: asked.Offset, above: finished}, kafka.NoLeaderEpoch
+		p.held = &placement{offset: asked.Offset, above: finished}
 		p.cell.finished.Store(p.committable())
 	}
 	if asked.Offset < committed {
@@ -146,8 +145,8 @@ func (p *partition) placeWanted(ctx actor.Context, m *placeWanted) {
 	p.commits[p.flushID] = m.waiter
 	p.placed = &offsetPlaced{
 		id: p.flushID, deadline: m.deadline, from: p.self, cell: p.cell, call: m.call,
-		offset: commit.Offset{
-			TopicPartition: p.tp, Epoch: p.epoch, PositionEpoch: p.positionEpoch, Offset: asked.Offset, LeaderEpoch: leaderEpoch,
+		offset: commit.Offset{ // the leader epoch of what was finished above it shows a truncation below it as well
+			TopicPartition: p.tp, Epoch: p.epoch, PositionEpoch: p.positionEpoch, Offset: asked.Offset, LeaderEpoch: p.tracker.CommittableEpoch(),
 			Finished: p.cell.acked.Load(), Metadata: p.metadata(asked.Offset),
 		},
 	}

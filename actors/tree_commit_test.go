@@ -493,3 +493,21 @@ func TestTree_TheUsersTextStaysBesideItsOffsetWhenTheMapChangesAndOverARestart(t
 		w.mu.Unlock()
 	})
 }
+
+// The log parts below an offset that was set back while nobody reads it: what took the place of the lost records is read.
+func TestTree_ASetBackKeepsTheLeaderEpochThatShowsATruncationBelowIt(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		t := w.t
+		w.c.topic("orders", 1, 20)
+		w.start()
+		w.sleep(3 * time.Second)
+		require.NoError(t, w.tree.CommitOffsets(t.Context(), []kafka.OffsetAndMetadata{offsetOf(0, 15, "")}))
+		require.NoError(t, w.tree.Close(context.Background()))
+		w.diverge(at(0), 12)
+		w.c.produce(at(0), 10)
+		w.start()
+		w.sleep(3 * time.Second)
+		assert.Equal(t, append(upTo(0, 20), upTo(12, 22)...), w.offsets(at(0)))
+		assert.Equal(t, int64(22), w.c.committedAt(at(0)))
+	})
+}

@@ -157,6 +157,9 @@ type laneCommits struct {
 	confirmed  bool
 	// shortened: the broker refused the metadata, so the rest is sent at once.
 	shortened bool
+	// placed is the last offset that a user committed, placedRun its position epoch, 0 for none.
+	placed    int64
+	placedRun uint32
 }
 
 // sending checks that a round goes out only when the strategy asks for it, or a flush does.
@@ -175,6 +178,7 @@ func (c *checker) sending(committer *committerShell, round *commit.Round) {
 		for _, owner := range committer.flushes {
 			flushed = flushed || owner.shell.part == part && owner.shell.epoch == offset.Epoch
 		}
+		flushed = flushed || lane.epoch == offset.Epoch && lane.placedRun > 0 && lane.placedRun == offset.PositionEpoch && lane.placed == offset.Offset
 		known := lane.epoch == offset.Epoch
 		onlyMap := known && offset.Offset == lane.committed
 		switch script.Strategy {

@@ -102,6 +102,8 @@ func (c *committerShell) receive(m *message) {
 		c.lookupNext()
 	case messageOffered:
 		c.feed(commit.Offered{Offset: *m.payload.(*commit.Offset)})
+	case messagePlaced:
+		c.place(m)
 	case messageFlushWanted:
 		c.nextID++
 		c.flushes[c.nextID] = flushOwner{shell: m.payload.(*partitionShell), id: m.seq}

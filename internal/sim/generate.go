@@ -164,6 +164,9 @@ func Generate(seed uint64) Script {
 	}
 	flow(&s)
 	changes(&s)
+	if rng := rand.New(rand.NewPCG(s.Seed, 0x91ace)); rng.IntN(4) == 0 { // a source of its own, as those have
+		s.PlaceEvery = 200*time.Millisecond + time.Duration(rng.Int64N(int64(5*time.Second)))
+	}
 	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int((a.At - b.At) / time.Millisecond) })
 	return s
 }

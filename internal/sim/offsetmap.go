@@ -42,11 +42,15 @@ func (s *partitionShell) metadata(offset int64) string {
 	if !s.w.script.marks() {
 		return ""
 	}
-	if offset == s.startedAt && s.tracker.FinishedBeyond() == 0 && !s.before.Empty() {
+	setBack := offset < s.tracker.Committable()
+	if offset == s.startedAt && !setBack && offset != s.userAt && s.tracker.FinishedBeyond() == 0 && !s.before.Empty() {
 		return s.startedWith
 	}
 	m := commit.Metadata{TopicID: s.topicID}
-	if s.w.script.OffsetMap && s.rewind == nil {
+	if offset == s.userAt {
+		m.User = s.userText
+	}
+	if s.w.script.OffsetMap && s.rewind == nil && !setBack {
 		m.Map = s.tracker.Map()
 	}
 	text, _ := m.Encode(offset, commit.DefaultMetadataLimit)

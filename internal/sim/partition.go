@@ -53,6 +53,7 @@ type partitionShell struct {
 	// finished counts the records acknowledged under the epoch.
 	finished uint64
 	flushID  uint64
+	placedSide
 	// finalID is the flush before letting go; demands are those that users wait for.
 	finalID uint64
 	demands []demand
@@ -107,7 +108,7 @@ func newPartitionShell(p *process, grant rebalance.Grant) *partitionShell {
 		w: p.w, process: p, part: int(grant.TopicPartition.Partition), epoch: grant.Epoch, machine: rebalance.NewPartition(grant),
 		window: window, offered: kafka.NoOffset, fetchFrom: kafka.NoOffset, up: true,
 	}
-	s.finalTarget = kafka.NoOffset
+	s.finalTarget, s.userAt = kafka.NoOffset, kafka.NoOffset
 	s.startedAt, s.lastEpoch = kafka.NoOffset, kafka.NoLeaderEpoch
 	s.paused = p.pauses.paused[s.part]
 	s.box = p.newBox(s)
@@ -177,6 +178,8 @@ func (s *partitionShell) receive(m *message) {
 		s.pauseChanged(m.payload.(*pauseWaiter))
 	case messageCommitWanted:
 		s.commitWanted(m.at)
+	case messagePlaceWanted:
+		s.placeWanted(int64(m.seq), m.at)
 	default:
 		s.w.unknownMessage(s, m)
 	}
@@ -186,7 +189,11 @@ func (s *partitionShell) receive(m *message) {
 func (s *partitionShell) flushed(m *message) {
 	if i := slices.IndexFunc(s.demands, func(d demand) bool { return d.id == m.seq }); i >= 0 {
 		s.w.check.demanded(s, s.demands[i], m.err)
+		latest := s.demands[i].run == s.positionEpoch
 		s.demands = slices.Delete(s.demands, i, i+1)
+		if latest {
+			s.placeAnswered(m.err)
+		}
 		return
 	}
 	if m.seq == s.finalID && !s.answeredFlush {
@@ -300,7 +307,7 @@ func (s *partitionShell) requestFinalCommit(deadline int64) {
 	if s.tracker != nil && !s.orphaned {
 		s.collect()
 		if s.offer(); !s.unproven {
-			s.finalTarget = s.tracker.Committable()
+			s.finalTarget = s.committable()
 		}
 	}
 	lazy := s.w.script.Strategy == StrategyDemand || s.w.script.Strategy == StrategyRecords
@@ -381,10 +388,11 @@ func (s *partitionShell) offer() {
 	if s.orphaned || s.unproven || !s.machine.CanCommit() && s.w.mutant != MutantOfferAfterRelease {
 		return
 	}
-	offset := s.tracker.Committable()
-	if s.rewind != nil && s.w.mutant != MutantCommitOverCut {
-		offset = min(offset, *s.rewind) // what lies above is gone from the log, however finished it is
+	offset := s.finishedPoint()
+	if s.held != nil && offset <= s.held.above {
+		return
 	}
+	s.held = nil
 	if s.w.mutant == MutantCommitPosition {
 		offset = s.tracker.Position()
 	}

@@ -114,13 +114,17 @@ const (
 	userPauses
 	// userResumes ends every pause of a process.
 	userResumes
+	userPlaces
 )
 
 // userSoon plans what the users of a process do next.
 func (p *process) userSoon(what int64) {
 	every := p.w.script.CommitEvery
-	if what == userPauses {
+	switch what {
+	case userPauses:
 		every = p.w.script.PauseEvery
+	case userPlaces:
+		every = p.w.script.PlaceEvery
 	}
 	if every > 0 {
 		p.w.timeline.push(p.w.at+1+p.w.extra.Int64N(2*int64(every)), eventUser, what, p)
@@ -137,6 +141,8 @@ func (p *process) userActs(what int64) {
 		p.resumeAll()
 		return
 	case p.frozen:
+	case what == userPlaces:
+		p.userPlacesNow()
 	case what == userCommits:
 		for _, v := range p.group.parts {
 			if v != nil {

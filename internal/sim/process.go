@@ -80,6 +80,7 @@ func (w *World) start(slot int) *process {
 	w.slots[slot] = p
 	p.userSoon(userCommits)
 	p.userSoon(userPauses)
+	p.userSoon(userPlaces)
 	p.group.feedLink(rebalance.LinkStart{})
 	if w.script.changing() {
 		p.group.refreshTopic()

@@ -68,6 +68,8 @@ const (
 	messageActorFailed
 	messagePauseChanged
 	messageCommitWanted
+	messagePlaceWanted
+	messagePlaced
 	messageLeaderKnown
 	messageLeaderDoubted
 )

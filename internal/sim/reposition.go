@@ -72,6 +72,7 @@ func (s *partitionShell) reposition(offset int64, line *partitionLog) {
 		return
 	}
 	s.rewind = &offset
+	s.forgetPlaced(offset)
 	s.rewound()
 	s.truth.runs = s.positionEpoch
 	s.offer()
@@ -96,6 +97,7 @@ func (s *partitionShell) rewindNow() {
 	s.endEngine()
 	s.tracker = commit.NewTracker(offset)
 	s.tracker.StartEpoch(s.lastEpoch)
+	s.forgetPlaced(offset)
 	s.rewound()
 	s.truth = s.w.check.begin(s, offset)
 	s.startEngine()

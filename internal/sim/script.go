@@ -58,6 +58,8 @@ type Script struct {
 	// CommitEvery is how often users commit by themselves, PauseEvery how often they pause, on average, and PauseFor for how
 	// long at most. 0 is never.
 	CommitEvery, PauseEvery, PauseFor time.Duration
+	// PlaceEvery is how often users commit offsets of their own, on average. 0 is never.
+	PlaceEvery time.Duration
 	// Protocols is what members offer as assignors.
 	Protocols ProtocolKind
 	// FirstPartitions is how many of the Partitions the topic has at first, 0 for all of them. MetadataAge is how long members go
@@ -180,6 +182,7 @@ func (s *Script) fields() []field {
 		{"offset-map", &s.OffsetMap},
 		{"metadata-limit", &s.MetadataLimit},
 		{"commit-every", &s.CommitEvery},
+		{"place-every", &s.PlaceEvery},
 		{"pause-every", &s.PauseEvery},
 		{"pause-for", &s.PauseFor},
 		{"protocols", choice{(*uint8)(&s.Protocols), protocolNames[:]}},

@@ -82,6 +82,7 @@ var reductions = []func(*Script){
 	},
 	func(s *Script) { s.CommitEvery = 0 },
 	func(s *Script) { s.PauseEvery = 0 },
+	func(s *Script) { s.PlaceEvery = 0 },
 	func(s *Script) { s.OffsetMap = false },
 	func(s *Script) { s.MetadataLimit = 0 },
 	func(s *Script) { s.Strategy = StrategyOpportunistic },

@@ -28,7 +28,7 @@ func TestFreshSeedsHoldEveryGuarantee(t *testing.T) {
 	}
 	t.Logf("%d steps, %d records, %d commits, %d losses, %d overlaps", total.Steps, total.Records, total.Commits, total.Losses, total.Overlaps)
 	if total.Maps == 0 || total.Skipped == 0 || total.TooLarge == 0 || total.Pauses == 0 || total.Parallel == 0 || total.Parked == 0 ||
-		total.Closed == 0 || total.Demands == 0 {
+		total.Closed == 0 || total.Demands == 0 || total.Placed == 0 {
 		t.Errorf("the flow is too tame: %+v", total)
 	}
 	if total.Kept == 0 || total.Inconsistent == 0 || total.Returned == 0 || total.Truncated == 0 || total.Recreated == 0 || total.Stray == 0 ||

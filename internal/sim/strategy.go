@@ -48,10 +48,12 @@ func (s *partitionShell) commitWanted(deadline int64) {
 	if s.tracker == nil || s.orphaned || !s.machine.CanCommit() {
 		return
 	}
-	s.collect()
+	if s.collect(); s.held != nil {
+		s.held, s.offered = nil, kafka.NoOffset
+	}
 	s.offer()
 	s.flushID++
-	d := demand{id: s.flushID, target: s.tracker.Committable(), run: s.positionEpoch}
+	d := demand{id: s.flushID, target: s.finishedPoint(), run: s.positionEpoch}
 	if s.unproven {
 		d.target = kafka.NoOffset // there is nothing to commit yet
 	}

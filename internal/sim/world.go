@@ -44,6 +44,8 @@ type Stats struct {
 	// Parallel counts records begun while another one of their partition was out, Parked the lanes that waited for another try,
 	// Closed how often an engine's window closed, Demands the commits that users asked for and got.
 	Parallel, Parked, Closed, Demands int
+	// Placed counts the offsets that users committed by themselves.
+	Placed int
 	// Kept counts records that were begun while their member had a JoinGroup or SyncGroup under way, Inconsistent the JoinGroups
 	// refused with INCONSISTENT_GROUP_PROTOCOL, Returned the static members that came back without a rebalance.
 	Kept, Inconsistent, Returned int
@@ -79,6 +81,7 @@ func (s *Stats) Add(o Stats) {
 	s.Parked += o.Parked
 	s.Closed += o.Closed
 	s.Demands += o.Demands
+	s.Placed += o.Placed
 	s.Processes += o.Processes
 	s.Kept += o.Kept
 	s.Inconsistent += o.Inconsistent

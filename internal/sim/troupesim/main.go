@@ -170,9 +170,9 @@ func report(s *sim.Stats, took time.Duration) {
 	fmt.Printf("member moves %d, losses %d, handlers abandoned %d, stale reports %d, overlaps %d\n"+
 		"on waking, before it could be known that the session is over: records begun %d, rounds sent %d\n"+
 		"offset maps stored %d, refused as too large %d, not believed %d; records skipped by a map %d\n"+
-		"records begun beside another one of their partition %d, lanes parked %d, windows closed %d, pauses %d, commits on demand %d\n"+
+		"records begun beside another one of their partition %d, lanes parked %d, windows closed %d, pauses %d, commits on demand %d, offsets of users %d\n"+
 		"records begun during a JoinGroup or SyncGroup %d, inconsistent protocols %d, static members back without a rebalance %d\n"+
 		"logs found truncated %d, topics made anew %d, offsets stored for what was gone %d, done after a suspension unknown %d\n",
 		s.Moves, s.Losses, s.Abandoned, s.Stale, s.Overlaps, s.Woken, s.LateCommits, s.Maps, s.TooLarge, s.Ignored, s.Skipped,
-		s.Parallel, s.Parked, s.Closed, s.Pauses, s.Demands, s.Kept, s.Inconsistent, s.Returned, s.Truncated, s.Recreated, s.Stray, s.Suspended)
+		s.Parallel, s.Parked, s.Closed, s.Pauses, s.Demands, s.Placed, s.Kept, s.Inconsistent, s.Returned, s.Truncated, s.Recreated, s.Stray, s.Suspended)
 }
