@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/troupego/troupe/pkg/kafka"
 )
 
 // naiveLane is everything that was offered under one epoch of a partition, nothing forgotten, and what was confirmed.
@@ -135,4 +137,43 @@ func (m *coordinator) asked(round Round) error {
 		return errors.New("nobody asked for it yet")
 	}
 	return nil
+}
+
+// place has the user commit an offset at or below what is finished, now and then as one of several.
+func (m *coordinator) place(tp kafka.TopicPartition) error {
+	if m.spaced {
+		return nil
+	}
+	epoch, open := m.epochs[tp]
+	n := m.lanes[tp]
+	m.flushID++
+	in := Place{ID: m.flushID, Deadline: m.now.Add(time.Duration(m.c.pick(2000)) * time.Millisecond), Call: uint64(m.c.pick(3)), Last: m.c.pick(2) == 0}
+	in.Offset = Offset{TopicPartition: tp, Epoch: epoch, PositionEpoch: 1}
+	m.flushes[in.ID], m.targets[in.ID], m.flushed[in.ID] = in.Deadline, -1, tp
+	if !open {
+		in.Offset.Epoch = m.epoch + 1
+		return m.step(in)
+	}
+	in.Offset.PositionEpoch, in.Offset.Offset, in.Offset.Finished = n.run, int64(m.c.pick(int(n.high)+1)), n.finished
+	if IsManual(m.naive) || m.c.pick(16) == 0 { // refused: under Manual, or as of an old position epoch
+		m.targets[in.ID] = 1 << 40
+		return m.step(in)
+	}
+	n.run++
+	in.Offset.PositionEpoch = n.run
+	in.Offset.Metadata = simMark
+	if size := m.c.pick(12); size > 0 && m.c.pick(2) == 0 {
+		in.Offset.Metadata += mapSeparator + "0123456789AB"[:size]
+	}
+	if size := m.c.pick(24); size > 0 {
+		in.Offset.Metadata += userSeparator + "0123456789ABCDEFGHIJKLMN"[:size]
+	}
+	for id := range m.flushes {
+		if m.flushed[id] == tp {
+			m.targets[id] = min(m.targets[id], in.Offset.Offset)
+		}
+	}
+	m.targets[in.ID], m.offered[tp] = in.Offset.Offset, in.Offset.Offset
+	n.offers, n.confirmed, n.text, n.placed, n.again = nil, kafka.NoOffset, "", &in.Offset, false
+	return m.step(in)
 }
