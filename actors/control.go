@@ -88,7 +88,7 @@ func (t *Tree) do(ctx context.Context, key *capability.Key, op operation) error 
 // begin asks the group for an operation, without waiting. Those of one caller are carried out in the order of their beginning.
 func (t *Tree) begin(ctx context.Context, key *capability.Key, op operation) *request {
 	m := &request{op: op, key: key, inside: t.within(ctx) != nil, answer: make(chan error, 1)}
-	t.shared.sys.root.Send(t.rootPID, m)
+	t.shared.sys.root.Send(t.top(), m)
 	return m
 }
 

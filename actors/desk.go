@@ -248,12 +248,12 @@ func (t *Tree) Token(ctx context.Context, operation string, wait bool, named []k
 		ID: id, Holder: capability.Holder(fmt.Sprintf("%s (token %d)", operation, id)), Op: operation, How: how, Rights: capability.RightsOwned, Until: until,
 	}}
 	if err := t.do(ctx, nil, op); err != nil {
-		t.shared.sys.root.Send(t.rootPID, &tokenLeft{id: id}) // it may be granted all the same
+		t.shared.sys.root.Send(t.top(), &tokenLeft{id: id}) // it may be granted all the same
 		return nil, err
 	}
 	token := t.newToken(op.key, id)
 	token.release = context.AfterFunc(ctx, func() {
-		t.shared.sys.root.Send(t.rootPID, &tokenLeft{id: id, cause: fmt.Errorf("%w: %w", ErrTokenOverdue, context.Cause(ctx))})
+		t.shared.sys.root.Send(t.top(), &tokenLeft{id: id, cause: fmt.Errorf("%w: %w", ErrTokenOverdue, context.Cause(ctx))})
 	})
 	return token, nil
 }

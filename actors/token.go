@@ -277,7 +277,7 @@ func (t *Token) left(cause error) {
 		t.release()
 	}
 	if t.grant != 0 {
-		t.tree.shared.sys.root.Send(t.tree.rootPID, &tokenLeft{id: t.grant, cause: cause})
+		t.tree.shared.sys.root.Send(t.tree.top(), &tokenLeft{id: t.grant, cause: cause})
 	}
 }
 
@@ -353,7 +353,7 @@ func (t *Token) HandTo(receiver *actor.PID) error {
 	if err != nil {
 		return err
 	}
-	t.tree.shared.sys.root.Send(t.tree.rootPID, &tokenHanded{receiver: receiver, token: token})
+	t.tree.shared.sys.root.Send(t.tree.top(), &tokenHanded{receiver: receiver, token: token})
 	return nil
 }
 

@@ -101,6 +101,13 @@ func SpawnTree(settings Settings, deps Deps) *Tree {
 	return t
 }
 
+// top is the root actor. A callback may ask for it before SpawnTree has returned.
+func (t *Tree) top() *actor.PID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rootPID
+}
+
 // ended is called once, by the root actor when it has stopped.
 func (t *Tree) ended(err error, report closeReport) {
 	t.mu.Lock()
