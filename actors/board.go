@@ -137,9 +137,6 @@ func (c *cell) currentOffset() int64 {
 	return kafka.NoOffset
 }
 
-// stateName is the partition's state in words.
-func (c *cell) stateName() string { return rebalance.PartitionState(c.state.Load()).String() }
-
 // lose stops deliveries at once, before the partition has heard that it is lost.
 func (c *cell) lose() {
 	c.lost.Store(true)
@@ -154,7 +151,7 @@ func (c *cell) lose() {
 func (c *cell) stats() PartitionStats {
 	s := PartitionStats{
 		TopicPartition: c.tp, Epoch: c.epoch,
-		State:     c.stateName(),
+		State:     rebalance.PartitionState(c.state.Load()).String(),
 		Condition: condition(c.condition.Load()).String(),
 		Position:  c.position.Load(), Committed: c.committed.Load(), InTransit: int(c.inTransit.Load()),
 		Delivered: c.delivered.Load(), Acked: c.acked.Load(), Redelivered: c.redelivered.Load(),

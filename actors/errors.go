@@ -16,8 +16,6 @@ var ErrNoGroup = errors.New("troupe: the consumer is in no group")
 var (
 	// ErrClosing: the consumer is closing. Close returns it, too, when it is called from inside a handler.
 	ErrClosing = errors.New("troupe: consumer is closing")
-	// ErrSought: the position was set elsewhere; nothing that was delivered before counts any more.
-	ErrSought = errors.New("troupe: the position was set elsewhere")
 	// ErrHandlerRestarted: the handler's actor is being replaced.
 	ErrHandlerRestarted = errors.New("troupe: handler restarted")
 )

@@ -29,8 +29,6 @@ type part struct {
 	told    bool
 	held    bool
 	leaving *leaving
-	// sought is where the user has set the position before it was decided where the partition starts; nil for nowhere.
-	sought *rebalance.StartPosition
 	// watch is what its handler works on; overdue is why it is given up, hurried whether its drain waits for nobody.
 	watch   workWatch
 	overdue *OverdueError

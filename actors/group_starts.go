@@ -148,21 +148,12 @@ func (g *group) decided(ctx actor.Context, tp kafka.TopicPartition, decision reb
 		return
 	}
 	first := p.phase == partStarting
-	sought := p.sought != nil
-	switch {
-	case sought:
-		decision = rebalance.DecideSeek(time.Now().UnixMilli(), tp, *p.sought)
-		p.sought = nil
-	case p.phase == partRestarting && p.cell.repositioned():
-		decision = rebalance.StartAt{Offset: p.cell.finished.Load(), LeaderEpoch: p.cell.finishedEpoch.Load()}
-		sought = true
-	}
 	p.phase = partRunning
 	p.cell.committed.Store(answer.Offset)
 	g.tell(ctx, committerKey, &partitionOpened{tp: tp, epoch: p.epoch, committed: answer.Offset, metadata: answer.Metadata, cell: p.cell})
 	p.held = p.held || first && g.shared.settings.Callbacks.Assigned != nil
 	g.tell(ctx, p.key, &startDecided{
-		epoch: p.epoch, decision: decision, committed: answer.Offset, metadata: answer.Metadata, anew: g.starts.anew[tp.Topic], held: p.held, sought: sought,
+		epoch: p.epoch, decision: decision, committed: answer.Offset, metadata: answer.Metadata, anew: g.starts.anew[tp.Topic], held: p.held,
 	})
 	switch grant := (rebalance.Grant{TopicPartition: tp, Epoch: p.epoch}); {
 	case first && p.held:

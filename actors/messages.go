@@ -249,9 +249,8 @@ type startDecided struct {
 	metadata string
 	// anew is true when the group's commits on the topic are of another incarnation than the metadata says it is.
 	anew bool
-	// held is true when nothing may be delivered before deliveryAllowed; sought when the decision is the user's, and not where
-	// the commit is.
-	held, sought bool
+	// held is true when nothing may be delivered before deliveryAllowed.
+	held bool
 }
 
 // deliveryAllowed: group -> partition: OnAssigned has returned.

@@ -73,8 +73,6 @@ type partition struct {
 	stallAlarm alarm
 	// mapAlarm is when an offset map may be offered again whose offset stands still.
 	mapAlarm alarm
-	// seeking is the seek that looks for its offset, nil for none.
-	seeking *waiter
 	// commits are the flushes that callers of Commit and CommitOffsets wait for, by their id.
 	commits map[uint64]*waiter
 	userCommits
@@ -93,13 +91,8 @@ func newPartition(s *shared, config partitionConfig) *partition {
 		userCommits: userCommits{userAt: kafka.NoOffset},
 	}
 	p.intake = newIntake(s.settings.PartitionMaxBytes)
-	p.handler.nacks = p.newNacks()
+	p.handler.nacks = supervisor.NewBudget(config.registration.Restart, s.settings.Seed^uint64(config.tp.Partition))
 	return p
-}
-
-// newNacks returns the budget of refused records.
-func (p *partition) newNacks() *supervisor.Budget {
-	return supervisor.NewBudget(p.registration.Restart, p.shared.settings.Seed^uint64(p.tp.Partition))
 }
 
 // Receive implements actor.Actor.
@@ -178,8 +171,6 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 		p.pauseChanged(ctx, m)
 	case *commitWanted:
 		p.commitWanted(ctx, m)
-	case *seekWanted:
-		p.seek(ctx, m)
 	case *placeWanted:
 		p.placeWanted(ctx, m)
 	case *drainWanted:
@@ -262,7 +253,6 @@ func (p *partition) stop(actor.Context) {
 		pool.seats.forget(p.self)
 	}
 	p.resumeWaiters()
-	p.endSeek(fmt.Errorf("seek %s: %w", p.tp, stopped))
 	for _, w := range p.commits {
 		err := fmt.Errorf("commit %s: %w", p.tp, stopped)
 		if w.gone != nil {
@@ -323,7 +313,6 @@ func (p *partition) startFlow(ctx actor.Context, offset int64) {
 
 // stopFlow is the first step of REVOKING: nothing is fetched or delivered any more, and what was not delivered is dropped.
 func (p *partition) stopFlow(ctx actor.Context) {
-	p.endSeek(&StateError{Operation: "seek", TopicPartition: p.tp, State: p.machine.State().String(), Want: "one that is not being given up"})
 	p.intake.alarm.stop()
 	p.handler.alarm.stop()
 	p.handler.fill.stop()
@@ -429,11 +418,8 @@ func (p *partition) offer(ctx actor.Context) {
 	if p.held != nil && p.finishedPoint() > p.held.above {
 		p.held = nil
 	}
-	offset, epoch := p.committable(), p.tracker.CommittableEpoch()
-	if p.intake.sought {
-		epoch = p.intake.lastEpoch
-	}
-	p.cell.finishedEpoch.Store(epoch)
+	offset := p.committable()
+	p.cell.finishedEpoch.Store(p.tracker.CommittableEpoch())
 	p.cell.finished.Store(offset)
 	p.look()
 	if p.held != nil || p.committer == nil || p.orphaned || p.intake.unproven || !p.machine.CanCommit() {
@@ -448,8 +434,8 @@ func (p *partition) offer(ctx actor.Context) {
 	}
 	p.offered, p.offeredBeyond = offset, beyond
 	if p.cell.offer.Swap(&commit.Offset{
-		TopicPartition: p.tp, Epoch: p.epoch, PositionEpoch: p.positionEpoch, Offset: offset, LeaderEpoch: epoch,
-		Finished: p.cell.acked.Load(), Metadata: p.metadata(offset), Start: p.cell.committed.Load() < 0 && p.cell.acked.Load() == 0 && p.positionEpoch == 0,
+		TopicPartition: p.tp, Epoch: p.epoch, PositionEpoch: p.positionEpoch, Offset: offset, LeaderEpoch: p.tracker.CommittableEpoch(),
+		Finished: p.cell.acked.Load(), Metadata: p.metadata(offset), Start: p.cell.committed.Load() < 0 && p.cell.acked.Load() == 0,
 	}) == nil {
 		ctx.Send(p.committer, &p.cell.offered)
 	}

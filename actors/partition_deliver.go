@@ -290,11 +290,7 @@ func (p *partition) delivered(ctx actor.Context, d *Delivery, failure *HandlerEr
 	}
 	if d.async {
 		d.returned = true
-		switch {
-		case p.intake.sought: // it was cut off
-			p.ended(ctx)
-			p.pump(ctx)
-		case d.settledAll():
+		if d.settledAll() {
 			p.settled(ctx, d)
 		}
 		p.pausedNow()

@@ -56,8 +56,6 @@ type intake struct {
 	lookupID uint64
 	// rewind is where to go on after the outstanding delivery, when that is before the position; nil for nowhere.
 	rewind *int64
-	// sought is true when that is where the user has set it.
-	sought bool
 	// unproven is true when the commit was of another incarnation of the topic, until a fetch has shown that ours is the present
 	// one. Metadata may be older than the commit, and one at our start would take its place: offsets are committed by name.
 	unproven bool
@@ -94,13 +92,9 @@ func (p *partition) startDecided(ctx actor.Context, m *startDecided) {
 		return
 	}
 	p.intake.unproven, p.handler.held = m.anew, m.held
-	if m.sought {
-		p.rewound()
-		p.cell.committed.Store(kafka.NoOffset)
-	}
 	switch d := m.decision.(type) {
 	case rebalance.StartAt:
-		ours := !m.sought && p.adoptMap(m)
+		ours := p.adoptMap(m)
 		// Epoch 0 is also what clients write that do not know the epoch; taken at their word it would look like a truncation.
 		if d.LeaderEpoch > 0 || d.LeaderEpoch == 0 && ours {
 			p.intake.lastEpoch = d.LeaderEpoch
@@ -268,9 +262,6 @@ func (p *partition) fetchFailed(ctx actor.Context, broker kafka.Broker, answer *
 
 // outOfRange applies the reset policy, but never on a follower's word: it may only be behind.
 func (p *partition) outOfRange(ctx actor.Context) {
-	if p.seeking != nil {
-		return // it goes on elsewhere
-	}
 	source := rebalance.FromLeader
 	if p.intake.leader.follower {
 		source = rebalance.FromFollower

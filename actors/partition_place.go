@@ -77,11 +77,8 @@ type userCommits struct {
 // finishedPoint is below what everything is finished, and still in the log.
 func (p *partition) finishedPoint() int64 {
 	offset := p.tracker.Committable()
-	switch rewind := p.intake.rewind; {
-	case rewind != nil && p.intake.sought: // nothing of what was before counts any more
-		return *rewind
-	case rewind != nil: // what lies above is gone from the log, however finished it is
-		return min(offset, *rewind)
+	if rewind := p.intake.rewind; rewind != nil { // what lies above is gone from the log, however finished it is
+		offset = min(offset, *rewind)
 	}
 	return offset
 }

@@ -76,19 +76,13 @@ func (p *partition) rewindNow(ctx actor.Context) {
 	if in.rewind == nil || !p.machine.CanDeliver() || p.handler.delivery != nil || p.busy {
 		return
 	}
-	offset, cause := *in.rewind, errPositionReset
-	if in.sought {
-		cause = ErrSought
-		p.settleSeek(ctx)
-	} else {
-		p.collect()
-		offset = min(offset, p.tracker.Committable())
-	}
-	in.rewind, in.sought = nil, false
+	p.collect()
+	offset := min(*in.rewind, p.tracker.Committable())
+	in.rewind = nil
 	releaseLeases(p.handler.leases, true)
 	p.handler.again, p.handler.leases = nil, p.handler.leases[:0]
 	p.finishedBefore = commit.OffsetMap{}
-	p.endEngine(cause)
+	p.endEngine(errPositionReset)
 	p.tracker = commit.NewTracker(offset)
 	p.tracker.StartEpoch(in.lastEpoch)
 	p.startEngine()

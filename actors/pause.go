@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -266,7 +265,6 @@ func (t *Tree) await(ctx context.Context, w *waiter) error {
 		case <-ticker.C:
 			w.forget(t.shared.board)
 		case <-ctx.Done():
-			w.abandoned.Store(true)
 			return fmt.Errorf("troupe: waiting for the partitions: %w", context.Cause(ctx))
 		}
 	}

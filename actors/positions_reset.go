@@ -66,9 +66,6 @@ func (r *resetLookup) reason(from, offset int64) string {
 // lookUp asks the leader for the offset to reset to.
 func (p *partition) lookUp(ctx actor.Context) {
 	in := &p.intake
-	if p.dropSeek() {
-		p.pump(ctx)
-	}
 	if in.reset == nil || in.fetcher == nil || in.alarm.set {
 		return
 	}
@@ -106,11 +103,6 @@ func (p *partition) offsetFound(ctx actor.Context, m *offsetFound) {
 	in.reset, in.failures, in.lastEpoch = nil, 0, answer.LeaderEpoch
 	if in.displaced <= 1 { // else the offsets before it were refused, and this one may be
 		in.unread, in.unreadErr = time.Time{}, nil
-	}
-	if p.seeking != nil {
-		p.sought(ctx, answer.Offset, answer.LeaderEpoch)
-		p.endSeek(nil)
-		return
 	}
 	p.reposition(ctx, answer.Offset, reason, nil)
 }

@@ -25,8 +25,6 @@ const (
 	// ReasonBeyondEnd: the same, and the offset to go on at lies below the position: the log has lost records, or the position
 	// was never one of its own.
 	ReasonBeyondEnd = "beyond_end"
-	// ReasonSought: the user set the position.
-	ReasonSought = "seek"
 	// ReasonAssigned: without a group, the position that the partition was assigned with.
 	ReasonAssigned = "assigned"
 )

@@ -74,12 +74,3 @@ func (p StartPosition) decide(now int64, tp kafka.TopicPartition) StartDecision 
 	}
 	return reset(now, tp, p.policy, ReasonAssigned)
 }
-
-// DecideSeek says how a position that the user sets is found; now is milliseconds since the Unix epoch. [ResetNone] names no
-// place, and is a StartFails.
-func DecideSeek(now int64, tp kafka.TopicPartition, to StartPosition) StartDecision {
-	if to.atOffset {
-		return StartAt{Offset: to.offset, LeaderEpoch: kafka.NoLeaderEpoch}
-	}
-	return reset(now, tp, to.policy, ReasonSought)
-}

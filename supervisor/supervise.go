@@ -213,18 +213,6 @@ func (s *Supervisor) schedule(ctx actor.Context, c *child) {
 	c.timer = time.AfterFunc(c.decision.After, func() { root.Send(self, m) })
 }
 
-// Hasten ends the wait of a child that has failed: its successor comes now. What the budget says of it stays. It reports
-// whether the child waited.
-func (s *Supervisor) Hasten(ctx actor.Context, key string) bool {
-	c := s.children[key]
-	if c == nil || c.timer == nil || !c.timer.Stop() {
-		return false
-	}
-	c.decision.After = 0
-	s.schedule(ctx, c)
-	return true
-}
-
 // respawn spawns the successor, unless the message is from a former incarnation of the parent or from a timer that was
 // stopped too late.
 func (s *Supervisor) respawn(ctx actor.Context, m *respawn) []Outcome {

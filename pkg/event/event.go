@@ -148,7 +148,7 @@ type PositionReset struct {
 	// From is the position before, kafka.NoOffset when there was none.
 	From, To int64
 	// Reason is one of "no_commit", "new_partition", "out_of_range", "beyond_end" (out of range, and the log ends before the
-	// position), "truncated", "seek" (the user set it).
+	// position), "truncated".
 	Reason string
 	Err    error
 }
