@@ -112,6 +112,10 @@ type cell struct {
 	offered offsetOffered
 	// lost is set by the group the moment that ownership is lost: the partition may be busy and hear of it late.
 	lost atomic.Bool
+	// sought is the position that was asked for last, nil once an offset of its position epoch is committed.
+	sought atomic.Pointer[sought]
+	// left is the engine of the position before, while calls of it run.
+	left atomic.Pointer[engine]
 	// positionEpoch outlives the partition actor's incarnations, as the committer's view of the epoch does.
 	positionEpoch atomic.Uint32
 }
@@ -131,10 +135,21 @@ func (c *cell) currentOffset() int64 {
 	if d := c.delivery.Load(); d != nil {
 		return d.currentOffset()
 	}
-	if e := c.engine.Load(); e != nil {
-		return e.currentOffset()
+	offset, _ := c.oldest()
+	return offset
+}
+
+// oldest is the call of an engine that runs for the longest time; those of a position that was left come first.
+func (c *cell) oldest() (offset int64, since time.Time) {
+	for _, e := range [...]*engine{c.left.Load(), c.engine.Load()} {
+		if e == nil {
+			continue
+		}
+		if offset, since = e.oldest(); !since.IsZero() {
+			return offset, since
+		}
 	}
-	return kafka.NoOffset
+	return kafka.NoOffset, time.Time{}
 }
 
 // lose stops deliveries at once, before the partition has heard that it is lost.
@@ -162,12 +177,19 @@ func (c *cell) stats() PartitionStats {
 	}
 	if d := c.delivery.Load(); d != nil {
 		s.HandlerSince, s.HandlerOffset = d.started, d.currentOffset()
-	} else if e := c.engine.Load(); e != nil {
-		s.HandlerOffset, s.HandlerSince = e.oldest()
+	} else {
+		s.HandlerOffset, s.HandlerSince = c.oldest()
 	}
 	s.PauseReasons = pauseReasons(c.reasons.Load())
 	s.Blocked, s.Stuck = c.blocked.Load(), c.stuck.Load()
 	return s
+}
+
+// memberState is the member's state.
+func (b *board) memberState() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.state.String()
 }
 
 // change runs an update and wakes whoever waits for one.

@@ -211,9 +211,10 @@ func (g *group) assigningCallback(ctx actor.Context, grants []rebalance.Grant) {
 				}
 				p.told = true
 				if p.phase == partStarting || p.phase == partRestarting {
-					g.starts.add(p.tp)
+					g.decideStart(ctx, p)
 				}
 			}
+			g.assignedCallback(ctx)
 			g.requestStarts(ctx)
 		},
 	})
@@ -234,7 +235,7 @@ func (g *group) assignedCallback(ctx actor.Context) {
 					continue
 				}
 				p.held = false
-				g.tell(ctx, p.key, &deliveryAllowed{epoch: p.epoch})
+				g.tell(ctx, p.key, &deliveryHeld{epoch: p.epoch})
 				g.feed(ctx, rebalance.PartitionStarted(grant))
 			}
 		},

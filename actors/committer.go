@@ -151,6 +151,9 @@ func (c *committer) receiveProgress(ctx actor.Context, message any) {
 		c.nextID++
 		c.flushes[c.nextID] = flushOwner{pid: m.from, id: m.id}
 		c.feed(ctx, commit.Flush{ID: c.nextID, TopicPartition: m.tp, Epoch: m.epoch, Deadline: m.deadline})
+	case *positionLeft:
+		c.feed(ctx, commit.Rewound{TopicPartition: m.tp, Epoch: m.epoch, PositionEpoch: m.run})
+		c.sendUnsent(ctx)
 	case *partitionOpened:
 		c.cells[m.tp] = m.cell
 		c.feed(ctx, commit.Assigned{TopicPartition: m.tp, Epoch: m.epoch, Committed: m.committed, Metadata: m.metadata})
@@ -221,7 +224,12 @@ func (c *committer) run(ctx actor.Context, effect commit.Effect) {
 		c.sendUnsent(ctx)
 	case commit.Committed:
 		if cell := c.cells[e.Offset.TopicPartition]; cell != nil && cell.epoch == e.Offset.Epoch {
-			cell.committed.Store(e.Offset.Offset)
+			if cell.positionEpoch.Load() == e.Offset.PositionEpoch {
+				cell.committed.Store(e.Offset.Offset)
+			}
+			if s := cell.sought.Load(); s != nil && s.run.Load() > 0 && e.Offset.PositionEpoch >= s.run.Load() {
+				cell.sought.CompareAndSwap(s, nil)
+			}
 		}
 	case commit.Flushed:
 		owner := c.flushes[e.ID]
@@ -271,7 +279,11 @@ func (c *committer) sendUnsent(ctx actor.Context) {
 	}
 	round := *c.unsent
 	c.unsent = nil
+	left := c.positionsLeft(round)
 	authorized, err := newCommitRound(c.key, round)
+	if err == nil && left() {
+		err = errPositionLeft
+	}
 	if err != nil {
 		c.feed(ctx, notSent(round, err))
 		return
@@ -283,12 +295,36 @@ func (c *committer) sendUnsent(ctx actor.Context) {
 		call, cancel := context.WithCancel(call)
 		defer cancel()
 		defer context.AfterFunc(ended, cancel)()
-		if err := authorized.authorized(); err != nil {
+		err := authorized.authorized()
+		if err == nil && left() {
+			err = errPositionLeft
+		}
+		if err != nil {
 			return &commitDone{answered: notSent(round, err), coordinator: coordinator}
 		}
 		results, err := c.client.Commit(call, coordinator, authorized)
 		return &commitDone{answered: commit.Answered{ID: round.ID, Results: results, Err: err}, coordinator: coordinator}
 	})
+}
+
+// errPositionLeft is why a round does not go out.
+var errPositionLeft = fmt.Errorf("%w: the position was set elsewhere", commit.ErrEpochClosed)
+
+// positionsLeft returns a function, for any goroutine, that reports whether a partition of the round has left the position
+// epoch that its offset is of.
+func (c *committer) positionsLeft(round commit.Round) func() bool {
+	cells := make([]*cell, len(round.Offsets))
+	for i := range round.Offsets {
+		cells[i] = c.cells[round.Offsets[i].TopicPartition]
+	}
+	return func() bool {
+		for i, cell := range cells {
+			if offset := &round.Offsets[i]; cell != nil && cell.epoch == offset.Epoch && cell.positionEpoch.Load() > offset.PositionEpoch {
+				return true
+			}
+		}
+		return false
+	}
 }
 
 // hasEpoch reports whether a round has an offset of a partition under that epoch, or an older one.

@@ -55,6 +55,8 @@ type Delivery struct {
 	ending  atomic.Int32
 	// halted is set when the flow stops for good, suspended by the user's pause.
 	halted, suspended atomic.Bool
+	// left is set when the position of the records was left: nothing that is said of them counts.
+	left atomic.Bool
 	// begun is set when the handler is given the first record: before, the delivery may wait for its turn.
 	begun atomic.Bool
 	// armed lets one acknowledgment send a signal; the partition arms it again when it can use another one.

@@ -212,6 +212,13 @@ func (e *engine) collect(tracker *commit.Tracker, finished func(seq uint64)) eng
 	return state
 }
 
+// working reports whether something is worked on, or could be claimed.
+func (e *engine) working() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lanes.Claimed() > 0 || (e.lanes.Ready() > 0 && !e.stopped.Load())
+}
+
 // finished is collect without the rest: for the last commit, and before a failure is judged.
 func (e *engine) finished(tracker *commit.Tracker, finished func(seq uint64)) (fresh int, freed int64) {
 	e.mu.Lock()

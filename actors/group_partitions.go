@@ -111,13 +111,16 @@ func (g *group) assign(ctx actor.Context, e rebalance.AssignPartitions) {
 // introduce tells a new partition actor what it needs to begin.
 func (g *group) introduce(ctx actor.Context, p *part, pid *actor.PID, phase partPhase) {
 	p.phase, p.route = phase, noRoute
-	if p.told {
-		g.starts.add(p.tp)
-	}
 	if committer := g.Lookup(committerKey); committer != nil {
 		ctx.Send(pid, &committerKnown{epoch: p.epoch, pid: committer})
 	}
 	g.route(ctx, p)
+	switch {
+	case p.told:
+		g.decideStart(ctx, p)
+	case p.cell.sought.Load() != nil:
+		g.beginSought(ctx, p)
+	}
 }
 
 // partitionFailed is called when a partition or fetcher actor died.

@@ -151,11 +151,24 @@ func (g *group) decided(ctx actor.Context, tp kafka.TopicPartition, decision reb
 	p.phase = partRunning
 	p.cell.committed.Store(answer.Offset)
 	g.tell(ctx, committerKey, &partitionOpened{tp: tp, epoch: p.epoch, committed: answer.Offset, metadata: answer.Metadata, cell: p.cell})
-	p.held = p.held || first && g.shared.settings.Callbacks.Assigned != nil
+	g.hold(ctx, p, first)
 	g.tell(ctx, p.key, &startDecided{
-		epoch: p.epoch, decision: decision, committed: answer.Offset, metadata: answer.Metadata, anew: g.starts.anew[tp.Topic], held: p.held,
+		epoch: p.epoch, decision: decision, committed: answer.Offset, metadata: answer.Metadata, anew: g.starts.anew[tp.Topic],
 	})
-	switch grant := (rebalance.Grant{TopicPartition: tp, Epoch: p.epoch}); {
+	g.decidedStart(ctx, p, first)
+}
+
+// hold keeps a partition that is about to start from delivering until OnAssigned has returned.
+func (g *group) hold(ctx actor.Context, p *part, first bool) {
+	if p.held = p.held || first && g.shared.settings.Callbacks.Assigned != nil; p.held {
+		g.tell(ctx, p.key, &deliveryHeld{epoch: p.epoch, held: true})
+	}
+}
+
+// decidedStart has OnAssigned called for a partition whose start is decided, or tells the member that it has started.
+func (g *group) decidedStart(ctx actor.Context, p *part, first bool) {
+	grant := rebalance.Grant{TopicPartition: p.tp, Epoch: p.epoch}
+	switch {
 	case first && p.held:
 		g.callbacks.arrived = append(g.callbacks.arrived, grant)
 	case first:

@@ -249,14 +249,13 @@ type startDecided struct {
 	metadata string
 	// anew is true when the group's commits on the topic are of another incarnation than the metadata says it is.
 	anew bool
-	// held is true when nothing may be delivered before deliveryAllowed.
-	held bool
 }
 
-// deliveryAllowed: group -> partition: OnAssigned has returned.
-type deliveryAllowed struct {
+// deliveryHeld: group -> partition: nothing may be delivered before OnAssigned has returned, or it has.
+type deliveryHeld struct {
 	silent
 	epoch kafka.AssignmentEpoch
+	held  bool
 }
 
 // committerKnown: group -> partition, at its start and whenever there is a new committer: offer again.

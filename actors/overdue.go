@@ -73,9 +73,7 @@ func (w *workWatch) look(now time.Time, limit time.Duration, c *cell) (oldest wo
 		oldest.offset, oldest.since, works = w.lookAtDelivery(now, d)
 	} else {
 		w.delivery, w.marks = nil, nil
-		if e := c.engine.Load(); e != nil {
-			oldest.offset, oldest.since, works = w.lookAtEngine(now, e)
-		}
+		oldest.offset, oldest.since, works = w.lookAtEngines(now, c.left.Load(), c.engine.Load())
 	}
 	return oldest, works && now.Sub(oldest.since) >= limit
 }
@@ -101,16 +99,19 @@ func (w *workWatch) lookAtDelivery(now time.Time, d *Delivery) (offset int64, si
 	for len(w.marks) > 1 && w.marks[0].begun <= open {
 		w.marks = w.marks[1:]
 	}
+	if d.left.Load() && begun > 0 { // what it has finished does not count, only that it has not returned
+		return d.offset(min(begun, d.count) - 1), w.marks[0].at, true
+	}
 	if open >= begun || d.over() {
 		return 0, time.Time{}, false
 	}
 	return d.offset(open), w.marks[0].at, true
 }
 
-func (w *workWatch) lookAtEngine(now time.Time, e *engine) (offset int64, since time.Time, works bool) {
+func (w *workWatch) lookAtEngines(now time.Time, left, e *engine) (offset int64, since time.Time, works bool) {
 	before := w.claims
 	w.claims = nil
-	e.atWork(func(claim workClaim) {
+	look := func(claim workClaim) {
 		seen, known := before[claim]
 		if !known {
 			seen = now
@@ -122,7 +123,13 @@ func (w *workWatch) lookAtEngine(now time.Time, e *engine) (offset int64, since 
 		if !works || seen.Before(since) {
 			offset, since, works = claim.offset, seen, true
 		}
-	})
+	}
+	if left != nil {
+		left.running(look)
+	}
+	if e != nil {
+		e.atWork(look)
+	}
 	return offset, since, works
 }
 
@@ -159,9 +166,7 @@ func (e *engine) atWork(visit func(workClaim)) {
 		return
 	}
 	if e.reg.Async == nil && e.reg.Actor == nil {
-		for _, w := range e.calls {
-			visit(workClaim{offset: w.call.offset.Load(), once: w.call.since.UnixNano()})
-		}
+		e.eachCall(visit)
 		return
 	}
 	waiting := make(map[int64]bool) // claimed for calls that have not come to them
@@ -177,6 +182,19 @@ func (e *engine) atWork(visit func(workClaim)) {
 			visit(workClaim{offset: offset, once: int64(attempt)})
 		}
 	})
+}
+
+// running lists the calls that run, also those of an engine that has ended.
+func (e *engine) running(visit func(workClaim)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.eachCall(visit)
+}
+
+func (e *engine) eachCall(visit func(workClaim)) {
+	for _, w := range e.calls {
+		visit(workClaim{offset: w.call.offset.Load(), once: w.call.since.UnixNano()})
+	}
 }
 
 // processingOverdue is the group's decision: nothing more begins here. The handler's context ends, and the drain is over, as

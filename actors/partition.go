@@ -57,6 +57,7 @@ type partition struct {
 	handler handlerSide
 	parallelSide
 	pausing
+	seeking
 	// finishedBefore is what the offset map of the commit said that this ownership started with; startedAt is that commit's
 	// offset, startedWith its metadata.
 	finishedBefore commit.OffsetMap
@@ -91,8 +92,12 @@ func newPartition(s *shared, config partitionConfig) *partition {
 		userCommits: userCommits{userAt: kafka.NoOffset},
 	}
 	p.intake = newIntake(s.settings.PartitionMaxBytes)
-	p.handler.nacks = supervisor.NewBudget(config.registration.Restart, s.settings.Seed^uint64(config.tp.Partition))
+	p.handler.nacks = p.newNacks()
 	return p
+}
+
+func (p *partition) newNacks() *supervisor.Budget {
+	return supervisor.NewBudget(p.registration.Restart, p.shared.settings.Seed^uint64(p.tp.Partition))
 }
 
 // Receive implements actor.Actor.
@@ -126,9 +131,9 @@ func (p *partition) receive(ctx actor.Context, message any) {
 		if p.current(m.epoch) {
 			p.startDecided(ctx, m)
 		}
-	case *deliveryAllowed:
+	case *deliveryHeld:
 		if p.current(m.epoch) {
-			p.handler.held = false
+			p.handler.held = m.held
 			p.pump(ctx)
 		}
 	case *leaderKnown:
@@ -173,6 +178,10 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 		p.commitWanted(ctx, m)
 	case *placeWanted:
 		p.placeWanted(ctx, m)
+	case *seekWanted:
+		p.seekWanted(ctx, m)
+	case *engineLeft:
+		p.engineLeft(ctx, m)
 	case *drainWanted:
 		if p.current(m.epoch) {
 			p.drainNow(ctx, *m)
@@ -317,6 +326,7 @@ func (p *partition) stopFlow(ctx actor.Context) {
 	p.handler.alarm.stop()
 	p.handler.fill.stop()
 	p.dropSurplus()
+	p.endSeek(leavingError("seek", p.tp, p.machine.State()))
 	if p.parallel != nil {
 		p.parallel.stop()
 	}
@@ -361,6 +371,7 @@ func (p *partition) flush(ctx actor.Context) {
 
 // release is REVOKED: from here on every acknowledgment is stale.
 func (p *partition) release(ctx actor.Context, e rebalance.Release) {
+	p.endSeek(leavingError("seek", p.tp, p.machine.State()))
 	if d := p.handler.delivery; d != nil {
 		d.end(p.cancelCause(e.Cause))
 	}
@@ -406,7 +417,7 @@ func (p *partition) collect() (fresh int) {
 		var freed int64
 		fresh, freed = p.parallel.finished(p.tracker, p.recovered)
 		p.intake.delivering -= freed
-	case d != nil:
+	case d != nil && !d.left.Load():
 		fresh = d.collect(p.tracker)
 	}
 	p.cell.acked.Add(uint64(fresh))
@@ -415,6 +426,9 @@ func (p *partition) collect() (fresh int) {
 
 // offer tells the committer that the contiguous point moved.
 func (p *partition) offer(ctx actor.Context) {
+	if p.seek != nil {
+		return
+	}
 	if p.held != nil && p.finishedPoint() > p.held.above {
 		p.held = nil
 	}

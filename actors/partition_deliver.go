@@ -134,7 +134,7 @@ func (p *partition) tellLost(ctx actor.Context, cause error) {
 // more than the window has room for. One delivery is outstanding at a time.
 func (p *partition) deliverNext(ctx actor.Context) {
 	h := &p.handler
-	if !p.machine.CanDeliver() || p.cell.lost.Load() || h.stopped || h.held || p.tracker == nil {
+	if !p.machine.CanDeliver() || p.cell.lost.Load() || h.stopped || h.held || p.tracker == nil || p.seek != nil {
 		return
 	}
 	if p.parallel != nil {
@@ -245,6 +245,9 @@ func (p *partition) acknowledged(ctx actor.Context, d *Delivery) {
 		p.shared.staleMessage()
 		return
 	}
+	if d.left.Load() {
+		return
+	}
 	seen := d.progress()
 	if p.collect() > 0 {
 		p.succeeded()
@@ -290,13 +293,19 @@ func (p *partition) delivered(ctx actor.Context, d *Delivery, failure *HandlerEr
 	}
 	if d.async {
 		d.returned = true
-		if d.settledAll() {
-			p.settled(ctx, d)
-		}
-		p.pausedNow()
-		return
 	}
-	p.finished(ctx, d)
+	switch {
+	case d.left.Load():
+		p.ended(ctx)
+		p.pump(ctx)
+	case !d.async:
+		p.finished(ctx, d)
+	case d.settledAll():
+		p.settled(ctx, d)
+		p.pausedNow()
+	default:
+		p.pausedNow()
+	}
 }
 
 // finished ends a delivery without a failure. When it was halted meanwhile, some records may be left: they go out again
@@ -363,9 +372,14 @@ func (p *partition) succeeded() {
 	}
 	if p.handler.paused && probed {
 		p.handler.paused = false
-		p.shared.logger.Info("partition resumed", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition))
-		p.shared.observe(event.PartitionResumed{Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch})
+		p.resumed()
 	}
+}
+
+// resumed tells that the partition is not paused any more because of its handler.
+func (p *partition) resumed() {
+	p.shared.logger.Info("partition resumed", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition))
+	p.shared.observe(event.PartitionResumed{Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch})
 }
 
 // again keeps the records that were not acknowledged for another attempt.
@@ -422,15 +436,22 @@ func (p *partition) handlerFailed(ctx actor.Context, o supervisor.ChildFailed) {
 		if failure.Offset < 0 {
 			failure.Offset = d.currentOffset()
 		}
-		p.collect()
-		p.again(d, failure.Offset)
-		p.offer(ctx)
+		if p.collect(); !d.left.Load() {
+			p.again(d, failure.Offset)
+			p.offer(ctx)
+		}
 	} else if failure.Offset < 0 && p.tracker != nil {
 		failure.Offset = p.tracker.Position()
 	}
-	p.failed(ctx, failure, o.Decision)
-	if p.handler.delivery != nil {
-		p.handler.delivery.end(ErrHandlerRestarted)
+	d := p.handler.delivery
+	if d != nil && d.left.Load() && o.Decision.Action != supervisor.Stop { // it failed at the last moment
+		p.failedAt(ctx, failure, supervisor.Decision{Action: supervisor.Restart}, d.attempt, 0)
+		p.afresh(ctx)
+	} else {
+		p.failed(ctx, failure, o.Decision)
+	}
+	if d != nil {
+		d.end(ErrHandlerRestarted)
 		p.ended(ctx)
 	}
 }

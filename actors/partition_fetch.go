@@ -91,7 +91,7 @@ func (p *partition) startDecided(ctx actor.Context, m *startDecided) {
 	if p.machine.State() != rebalance.PartitionAssigning {
 		return
 	}
-	p.intake.unproven, p.handler.held = m.anew, m.held
+	p.intake.unproven = m.anew
 	switch d := m.decision.(type) {
 	case rebalance.StartAt:
 		ours := p.adoptMap(m)
@@ -154,7 +154,7 @@ var errTopicRecreated = errors.New("troupe: the topic was deleted and made anew"
 func (p *partition) want(ctx actor.Context) {
 	in := &p.intake
 	if !p.machine.CanDeliver() || in.fetcher == nil || in.wanting || in.stuck || in.alarm.set || in.reset != nil || in.rewind != nil ||
-		in.chunks >= maxChunks {
+		p.seek != nil || in.chunks >= maxChunks {
 		return
 	}
 	bytes, ok := p.fetchSize()

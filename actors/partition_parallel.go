@@ -78,7 +78,14 @@ func (p *partition) endEngine(cause error) {
 	if p.handler.gated && !p.userActor() {
 		p.handler.gated = false
 		gates, tp, epoch := p.shared.gates, p.tp, p.epoch
-		idle = func() { gates.leave(tp, epoch) }
+		root, self, cell, left := p.shared.sys.root, p.self, p.cell, e == p.left
+		idle = func() {
+			gates.leave(tp, epoch)
+			if left {
+				cell.left.CompareAndSwap(e, nil)
+				root.Send(self, &engineLeft{engine: e})
+			}
+		}
 	}
 	e.end(cause, idle)
 	for _, d := range p.open {
@@ -172,7 +179,7 @@ func (p *partition) engineSignaled(ctx actor.Context, m *engineSignal) {
 	state := e.collect(p.tracker, p.recovered)
 	p.took(ctx, state.fresh, state.freed)
 	p.lanesFailed(ctx, state.failures)
-	if p.busy && !state.busy {
+	if p.busy && !state.busy && p.left == nil {
 		p.busy = false
 		p.feed(ctx, rebalance.DeliveryEnded{})
 	}

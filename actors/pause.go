@@ -68,11 +68,19 @@ type waiter struct {
 	mu   sync.Mutex
 	left map[*cell]*actor.PID
 	errs []error
-	// gone is the answer of a partition that is gone, nil for none; whole says that the consumer's end is no answer.
-	gone  func(tp kafka.TopicPartition) error
-	whole bool
-	// abandoned is set when nobody waits any more.
-	abandoned atomic.Bool
+	// gone is the answer of a partition that is gone, nil for none; whole says that the consumer's end is no answer. outlives says
+	// that the actor may die meanwhile: the next one answers.
+	gone            func(tp kafka.TopicPartition) error
+	whole, outlives bool
+}
+
+// waitFor waits for partitions, whoever of their actors answers.
+func waitFor(parts []*part, gone func(kafka.TopicPartition) error) *waiter {
+	w := &waiter{done: make(chan struct{}), left: make(map[*cell]*actor.PID), gone: gone, outlives: true}
+	for _, p := range parts {
+		w.left[p.cell] = nil
+	}
+	return w
 }
 
 // one is called when a partition has answered, or is gone.
@@ -100,7 +108,7 @@ func (w *waiter) forget(board *board) {
 	left := maps.Clone(w.left)
 	w.mu.Unlock()
 	for c, pid := range left {
-		if !owned[c] || c.pid.Load() != pid {
+		if !owned[c] || !w.outlives && c.pid.Load() != pid {
 			var err error
 			if w.gone != nil {
 				err = w.gone(c.tp)
@@ -153,7 +161,7 @@ func (p *partition) pausedNow() {
 	d := p.handler.delivery
 	quiet := d == nil || d.byActor || d.returned
 	if p.parallel != nil {
-		quiet = quiet && p.parallel.pause() == 0
+		quiet = p.parallel.pause() == 0 && p.left == nil && quiet
 	}
 	if quiet {
 		p.resumeWaiters()
@@ -261,6 +269,9 @@ func (t *Tree) await(ctx context.Context, w *waiter) error {
 		case <-w.done:
 			waiting = false
 		case <-t.done:
+			if w.gone != nil {
+				return t.over()
+			}
 			waiting = false
 		case <-ticker.C:
 			w.forget(t.shared.board)

@@ -104,5 +104,9 @@ func (p *partition) offsetFound(ctx actor.Context, m *offsetFound) {
 	if in.displaced <= 1 { // else the offsets before it were refused, and this one may be
 		in.unread, in.unreadErr = time.Time{}, nil
 	}
+	if p.seek != nil {
+		p.seekTo(ctx, answer.Offset, answer.LeaderEpoch)
+		return
+	}
 	p.reposition(ctx, answer.Offset, reason, nil)
 }

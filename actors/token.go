@@ -13,6 +13,7 @@ import (
 
 	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
 )
 
 // Why a [HeldError] refused.

@@ -59,6 +59,15 @@ type Assigned struct {
 // committed as well. Offset.Offset must not be negative.
 type Offered struct{ Offset Offset }
 
+// Rewound begins a new position epoch before it is known where: what was offered in the one before, and is not confirmed, is
+// sent no more. Open flushes of the partition have nothing to wait for. An epoch that is not open is counted as stale, as is a
+// position epoch that has begun.
+type Rewound struct {
+	TopicPartition kafka.TopicPartition
+	Epoch          kafka.AssignmentEpoch
+	PositionEpoch  uint32
+}
+
 // Entered opens a generation: rounds go out with it, those held back by [Held] included. Generation must not be negative.
 type Entered struct {
 	Generation kafka.Generation
@@ -132,6 +141,7 @@ type Tick struct{}
 
 func (Assigned) roundsInput() {}
 func (Offered) roundsInput()  {}
+func (Rewound) roundsInput()  {}
 func (Entered) roundsInput()  {}
 func (Held) roundsInput()     {}
 func (Departed) roundsInput() {}

@@ -220,6 +220,8 @@ func (r *Rounds) Step(now time.Time, in Input) ([]Effect, error) {
 		r.assigned(now, in)
 	case Offered:
 		r.offer(now, in.Offset)
+	case Rewound:
+		r.rewound(now, in)
 	case Entered:
 		r.entered(in)
 	case Held:
@@ -266,7 +268,7 @@ func (r *Rounds) check(in Input) error {
 			return fmt.Errorf("%w: offset %d placed for %s", ErrInvalidInput, in.Offset.Offset, in.Offset.TopicPartition)
 		}
 		return r.fresh(in.ID)
-	case Held, Departed, Fenced, Answered, Tick:
+	case Rewound, Held, Departed, Fenced, Answered, Tick:
 	case nil:
 		return fmt.Errorf("%w: nil", ErrInvalidInput)
 	default:
@@ -316,7 +318,7 @@ func (r *Rounds) offer(now time.Time, offset Offset) {
 		offset.Metadata = WithoutMap(offset.Metadata)
 	}
 	if offset.PositionEpoch > l.run {
-		r.rewind(now, l, offset)
+		r.rewind(now, l, offset.PositionEpoch, offset.Offset)
 	}
 	if offset.Offset < l.offered.Offset || offset.Offset == l.offered.Offset && offset.Metadata == l.offered.Metadata {
 		return
@@ -338,18 +340,27 @@ func (r *Rounds) offer(now time.Time, offset Offset) {
 	}
 }
 
+func (r *Rounds) rewound(now time.Time, in Rewound) {
+	l := r.lanes[in.TopicPartition]
+	if l == nil || l.epoch != in.Epoch || in.PositionEpoch <= l.run {
+		r.stale++
+		return
+	}
+	r.rewind(now, l, in.PositionEpoch, kafka.NoOffset)
+	r.settle(now, l)
+}
+
 // rewind begins a new position epoch: what was confirmed before says nothing about it, and a round in flight confirms
 // nothing of it. Open flushes ask for where the position was set back to.
-func (r *Rounds) rewind(now time.Time, l *lane, offset Offset) {
-	l.run, l.committed, l.offered.Offset = offset.PositionEpoch, kafka.NoOffset, kafka.NoOffset
-	l.offered.Metadata = ""
+func (r *Rounds) rewind(now time.Time, l *lane, run uint32, target int64) {
+	l.run, l.committed, l.offered.Offset, l.offered.Metadata = run, kafka.NoOffset, kafka.NoOffset, ""
 	l.placed, l.call, l.gathered = nil, 0, time.Time{}
 	l.attempts, l.notBefore, l.cause = 0, time.Time{}, nil
 	l.since, l.sinceNext, l.sent = now, time.Time{}, 0
 	r.dirty = true
 	for i := range r.flushes {
 		if r.flushes[i].lane == l {
-			r.flushes[i].target = min(r.flushes[i].target, offset.Offset)
+			r.flushes[i].target = min(r.flushes[i].target, target)
 		}
 	}
 }

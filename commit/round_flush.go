@@ -81,7 +81,7 @@ func (r *Rounds) place(now time.Time, in Place) {
 		if l.noMaps {
 			offset.Metadata = WithoutMap(offset.Metadata)
 		}
-		r.rewind(now, l, offset)
+		r.rewind(now, l, offset.PositionEpoch, offset.Offset)
 		l.placed = &offset
 		if in.Call != 0 && !in.Last {
 			l.call, l.gathered = in.Call, now.Add(GatherWait)

@@ -27,6 +27,8 @@ const (
 	ReasonBeyondEnd = "beyond_end"
 	// ReasonAssigned: without a group, the position that the partition was assigned with.
 	ReasonAssigned = "assigned"
+	// ReasonSought: the position that a program asked for while the partition was owned.
+	ReasonSought = "seek"
 )
 
 // Committed is the coordinator's answer about one partition's committed offset.

@@ -39,7 +39,7 @@ func (s *Standalone) Begin(now int64, tp kafka.TopicPartition, known Reached) St
 	case s.added[tp] && !atOffset:
 		return StartFromReset{Timestamp: TimestampEarliest, Reason: ReasonNewPartition}
 	}
-	return start.decide(now, tp)
+	return start.Decide(now, tp, ReasonAssigned)
 }
 
 // Valid checks the invariants named at the type between two steps. A non-nil error wraps [ErrInvalid] and means a bug in this

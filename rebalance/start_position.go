@@ -67,10 +67,11 @@ func (e *StartPositionError) Error() string {
 // Unwrap returns [ErrConfig].
 func (e *StartPositionError) Unwrap() error { return ErrConfig }
 
-// decide applies the position; now is milliseconds since the Unix epoch.
-func (p StartPosition) decide(now int64, tp kafka.TopicPartition) StartDecision {
+// Decide applies the position; now is milliseconds since the Unix epoch, reason goes into a [StartFromReset]. An offset comes
+// without a leader epoch: the log is not asked whether it still has what whoever named it has seen.
+func (p StartPosition) Decide(now int64, tp kafka.TopicPartition, reason string) StartDecision {
 	if p.atOffset {
 		return StartAt{Offset: p.offset, LeaderEpoch: kafka.NoLeaderEpoch}
 	}
-	return reset(now, tp, p.policy, ReasonAssigned)
+	return reset(now, tp, p.policy, reason)
 }

@@ -148,6 +148,22 @@ func (s *Supervisor) Succeed(key string, now time.Time) (endedProbing bool) {
 	return c != nil && c.budget.Succeed(now)
 }
 
+// Renew gives the child of that key a full budget, and has a successor that waits for its time spawned now: what the failures
+// were about is not its work any more.
+func (s *Supervisor) Renew(ctx actor.Context, key string) {
+	c := s.children[key]
+	if c == nil {
+		return
+	}
+	c.budget.Succeed(time.Now())
+	c.budget.restarts = nil
+	if c.timer != nil {
+		c.timer.Stop()
+		c.timer, c.decision.After = nil, 0
+		s.schedule(ctx, c)
+	}
+}
+
 // Lookup returns the incarnation of a child that takes messages: nil when there is none, when it has failed, and when it was
 // told to stop.
 func (s *Supervisor) Lookup(key string) *actor.PID {
