@@ -73,7 +73,9 @@ func (w *workWatch) look(now time.Time, limit time.Duration, c *cell) (oldest wo
 		oldest.offset, oldest.since, works = w.lookAtDelivery(now, d)
 	} else {
 		w.delivery, w.marks = nil, nil
-		oldest.offset, oldest.since, works = w.lookAtEngines(now, c.left.Load(), c.engine.Load())
+		if e := c.engine.Load(); e != nil { // calls of a position that was left keep the place at the gate from this one
+			oldest.offset, oldest.since, works = w.lookAtEngine(now, e)
+		}
 	}
 	return oldest, works && now.Sub(oldest.since) >= limit
 }
@@ -108,10 +110,10 @@ func (w *workWatch) lookAtDelivery(now time.Time, d *Delivery) (offset int64, si
 	return d.offset(open), w.marks[0].at, true
 }
 
-func (w *workWatch) lookAtEngines(now time.Time, left, e *engine) (offset int64, since time.Time, works bool) {
+func (w *workWatch) lookAtEngine(now time.Time, e *engine) (offset int64, since time.Time, works bool) {
 	before := w.claims
 	w.claims = nil
-	look := func(claim workClaim) {
+	e.atWork(func(claim workClaim) {
 		seen, known := before[claim]
 		if !known {
 			seen = now
@@ -123,13 +125,7 @@ func (w *workWatch) lookAtEngines(now time.Time, left, e *engine) (offset int64,
 		if !works || seen.Before(since) {
 			offset, since, works = claim.offset, seen, true
 		}
-	}
-	if left != nil {
-		left.running(look)
-	}
-	if e != nil {
-		e.atWork(look)
-	}
+	})
 	return offset, since, works
 }
 
@@ -166,7 +162,9 @@ func (e *engine) atWork(visit func(workClaim)) {
 		return
 	}
 	if e.reg.Async == nil && e.reg.Actor == nil {
-		e.eachCall(visit)
+		for _, w := range e.calls {
+			visit(workClaim{offset: w.call.offset.Load(), once: w.call.since.UnixNano()})
+		}
 		return
 	}
 	waiting := make(map[int64]bool) // claimed for calls that have not come to them
@@ -182,19 +180,6 @@ func (e *engine) atWork(visit func(workClaim)) {
 			visit(workClaim{offset: offset, once: int64(attempt)})
 		}
 	})
-}
-
-// running lists the calls that run, also those of an engine that has ended.
-func (e *engine) running(visit func(workClaim)) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.eachCall(visit)
-}
-
-func (e *engine) eachCall(visit func(workClaim)) {
-	for _, w := range e.calls {
-		visit(workClaim{offset: w.call.offset.Load(), once: w.call.since.UnixNano()})
-	}
 }
 
 // processingOverdue is the group's decision: nothing more begins here. The handler's context ends, and the drain is over, as
