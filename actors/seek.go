@@ -163,14 +163,13 @@ func (t *Tree) seek(ctx context.Context, key *capability.Key, to rebalance.Start
 		return err
 	}
 	op := &seekOperation{to: to, named: named, atOnce: t.InHandler(ctx)}
-	if op.atOnce { // it may be its own context that the seek ends
-		whole, end := context.WithCancelCause(context.WithoutCancel(ctx))
-		defer end(nil)
-		defer context.AfterFunc(ctx, func() {
-			if cause := context.Cause(ctx); !errors.Is(cause, ErrSought) {
-				end(cause)
-			}
-		})()
+	if op.atOnce { // it may be its own context that the seek ends; nothing is waited for but the group
+		whole := context.WithoutCancel(ctx)
+		if deadline, ok := ctx.Deadline(); ok {
+			var end context.CancelFunc
+			whole, end = context.WithDeadline(whole, deadline)
+			defer end()
+		}
 		ctx = whole
 	}
 	if err := t.do(ctx, key, op); err != nil {
