@@ -22,7 +22,9 @@ type RecordDelivery struct {
 	delivery *Delivery
 	engine   *engine
 	seq      uint64
-	verdict  atomic.Int32
+	// context is what the handler was called with by an engine.
+	context *claimContext
+	verdict atomic.Int32
 	// cause is that of the refusal, set before the verdict is.
 	cause atomic.Pointer[HandlerError]
 }
@@ -95,6 +97,7 @@ func (d *RecordDelivery) settle(failure *HandlerError) error {
 		d.engine.shared.board.acks.stale.Add(1)
 		return err
 	}
+	d.context.cancel(nil)
 	if failure != nil {
 		d.cause.Store(failure)
 		d.verdict.Store(verdictRefused)

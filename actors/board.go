@@ -95,6 +95,7 @@ type cell struct {
 	acked         atomic.Uint64
 	redelivered   atomic.Uint64
 	restarts      atomic.Uint64
+	skipped       atomic.Uint64
 	delivery      atomic.Pointer[Delivery]
 	engine        atomic.Pointer[engine]
 	// pid is the partition actor, nil before it has started; reasons are why nothing more is delivered now.
@@ -170,7 +171,7 @@ func (c *cell) stats() PartitionStats {
 		Condition: condition(c.condition.Load()).String(),
 		Position:  c.position.Load(), Committed: c.committed.Load(), InTransit: int(c.inTransit.Load()),
 		Delivered: c.delivered.Load(), Acked: c.acked.Load(), Redelivered: c.redelivered.Load(),
-		Restarts: c.restarts.Load(), HandlerOffset: kafka.NoOffset,
+		Restarts: c.restarts.Load(), Skipped: c.skipped.Load(), HandlerOffset: kafka.NoOffset,
 	}
 	if end := c.end.Load(); end >= 0 && s.Position >= 0 {
 		s.Lag, s.LagKnown = max(end-s.Position, 0), true

@@ -55,6 +55,8 @@ type Delivery struct {
 	ending  atomic.Int32
 	// halted is set when the flow stops for good, suspended by the user's pause.
 	halted, suspended atomic.Bool
+	// cut is true from when one of its records was skipped: the others come again, whatever the handler says of its failure.
+	cut bool
 	// left is set when the position of the records was left: nothing that is said of them counts.
 	left atomic.Bool
 	// begun is set when the handler is given the first record: before, the delivery may wait for its turn.
@@ -69,6 +71,8 @@ type Delivery struct {
 
 	mu    sync.Mutex
 	nacks map[int]error
+	// skipped are the records that were skipped, which cannot be refused any more.
+	skipped map[int]struct{}
 
 	// What every delivery needs lies in it, so that it is one allocation: bitmaps for 512 records, its context, and the
 	// messages about it, each of which is sent once.
@@ -258,10 +262,12 @@ func (d *Delivery) Nack(offset int64, cause error) error {
 		cause = errRefused
 	}
 	d.mu.Lock()
-	if d.nacks == nil {
-		d.nacks = make(map[int]error)
+	if _, skipped := d.skipped[i]; !skipped {
+		if d.nacks == nil {
+			d.nacks = make(map[int]error)
+		}
+		d.nacks[i] = cause
 	}
-	d.nacks[i] = cause
 	d.mu.Unlock()
 	if d.engine != nil {
 		c := &d.claims[i]
@@ -302,6 +308,23 @@ func (d *Delivery) ackIndex(i int) int {
 		_ = d.engine.settleOne(d.claims[i].Seq, 0, nil) // settle says whether it was stale
 	}
 	return 1
+}
+
+// openAt reports whether a record has no verdict.
+func (d *Delivery) openAt(i int) bool { return d.claimed[i/64].Load()&(1<<(i%64)) == 0 }
+
+// skip acknowledges a record in the handler's place, also one that was refused.
+func (d *Delivery) skip(i int) {
+	d.mu.Lock()
+	delete(d.nacks, i)
+	if d.skipped == nil {
+		d.skipped = make(map[int]struct{})
+	}
+	d.skipped[i] = struct{}{}
+	d.mu.Unlock()
+	fresh := d.ackIndex(i)
+	d.acked[i/64].Or(uint64(1) << (i % 64))
+	_ = d.settle(fresh) // its partition holds it, so it is not stale
 }
 
 // settle counts, signals, and finds out whether the delivery ended meanwhile.
@@ -453,7 +476,7 @@ func (d *Delivery) stops() bool { return d.halted.Load() || d.suspended.Load() }
 func (d *Delivery) currentOffset() int64 {
 	if d.byActor || d.async {
 		for i := range d.count {
-			if d.claimed[i/64].Load()&(1<<(i%64)) == 0 {
+			if d.openAt(i) {
 				return d.offset(i)
 			}
 		}

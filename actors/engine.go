@@ -45,6 +45,10 @@ type engine struct {
 	// failures are those that the actor has not taken, refused the records whose lanes are not settled.
 	failures []laneFailure
 	refused  map[uint64]refusal
+	// skipped are records that were skipped while a call had them, until it has returned; contexts those of records that
+	// asynchronous handlers have and whose context they looked at.
+	skipped  map[uint64]struct{}
+	contexts map[uint64]*claimContext
 	slabs    []engineSlab
 	// ended makes every further acknowledgment stale. onIdle runs once, when it is set and no call runs.
 	ended  bool
@@ -393,15 +397,22 @@ func (e *engine) settleOne(seq uint64, attempt int, failure *HandlerError) error
 
 // done finishes a record. The caller holds mu.
 func (e *engine) done(seq uint64) {
+	delete(e.contexts, seq)
 	if e.lanes.Done(seq) {
 		e.fresh++
 		delete(e.refused, seq)
+		delete(e.skipped, seq)
 		e.report(seq, refusal{})
 	}
 }
 
 // fail notes a record's failure. The caller holds mu.
 func (e *engine) fail(seq uint64, attempt int, err *HandlerError) {
+	if _, skipped := e.skipped[seq]; skipped {
+		e.done(seq)
+		return
+	}
+	delete(e.contexts, seq)
 	lane := e.lanes.Lane(seq)
 	if e.lanes.Fail(seq) {
 		if e.stopped.Load() { // there is nothing left to wait for

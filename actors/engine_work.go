@@ -1,10 +1,8 @@
 package actors
 
 import (
-	"context"
 	"runtime/debug"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,7 +29,9 @@ func (e *engine) take(w *poolWorker) bool {
 	e.mu.Lock()
 	e.settleLocked(w, now)
 	claimed, more := e.claim(w.claimed[:0])
-	w.claimed, w.done, w.settled, w.failure = claimed, 0, 0, nil
+	w.claimed, w.done, w.settled, w.failure, w.canceled = claimed, 0, 0, nil, false
+	w.cut.Store(false)
+	w.ctx.Store(nil)
 	if w.busy = len(claimed) > 0; w.busy {
 		w.call.since = now
 		w.call.offset.Store(claimed[0].Offset)
@@ -96,16 +96,24 @@ func (e *engine) settleLocked(w *poolWorker, now time.Time) {
 		return
 	}
 	if e.reg.Async != nil {
-		for i := w.done; i < len(w.claimed); i++ {
-			e.giveBack(w.claimed[i].Seq)
+		for i := range w.claimed {
+			seq := w.claimed[i].Seq
+			if _, skipped := e.skipped[seq]; skipped {
+				e.done(seq)
+			} else if i >= w.done {
+				e.giveBack(seq)
+			}
 		}
 		return
 	}
 	for i := w.settled; i < len(w.claimed); i++ {
 		c := &w.claimed[i]
+		_, skipped := e.skipped[c.Seq]
 		switch {
-		case i < w.done:
+		case i < w.done || skipped:
 			e.done(c.Seq)
+		case w.canceled: // whatever failed may have failed because of that
+			e.giveBack(c.Seq)
 		case w.failure != nil && (i == w.done || e.reg.Batch != nil):
 			e.fail(c.Seq, c.Attempt, w.failure)
 		default:
@@ -173,36 +181,9 @@ func (e *engine) goexit(w *poolWorker) {
 	e.settle(w)
 }
 
-// halted reports whether no further record may begin.
-func (e *engine) halted() bool { return e.stopped.Load() || e.paused.Load() }
-
-// claimContext is the context of the calls over one claim: the engine's, and what is worked on.
-type claimContext struct {
-	context.Context
-	engine *engine
-	// record is the one that is worked on; records are those of a batch.
-	record  atomic.Pointer[kafka.Record]
-	records []kafka.Record
-	attempt atomic.Int64
-}
-
-// Value implements context.Context.
-func (c *claimContext) Value(key any) any {
-	if key == (deliveryKey{}) {
-		return c.describe()
-	}
-	return c.Context.Value(key)
-}
-
-// describe is what DeliveryFrom returns for a call: it tells what is worked on. Acknowledging through it means nothing.
-func (c *claimContext) describe() *Delivery {
-	e, records := c.engine, c.records
-	if record := c.record.Load(); record != nil {
-		records = []kafka.Record{*record}
-	}
-	d := newDelivery(e.tp, e.epoch, records, int(c.attempt.Load()), &e.shared.board.acks)
-	d.ctx = c
-	return d
+// stops reports whether no further record may begin.
+func (w *poolWorker) stops(e *engine) bool {
+	return e.stopped.Load() || e.paused.Load() || w.cut.Load()
 }
 
 // handle calls the user's function over what the worker has claimed. Only this runs outside of the lock.
@@ -228,17 +209,18 @@ func (e *engine) handleRecords(w *poolWorker) {
 			w.failure = e.panicked(w, v)
 		}
 	}()
-	ctx := &claimContext{Context: e.ctx, engine: e}
+	ctx := &claimContext{engine: e}
+	w.ctx.Store(ctx)
+	defer ctx.cancel(nil)
 	w.pace.restart()
 	for i := range w.claimed {
 		c := &w.claimed[i]
 		if w.pace.due(i) {
 			e.shared.session.hold(e.ctx)
 		}
-		if e.halted() {
+		if w.call.offset.Store(c.Offset); w.stops(e) {
 			return
 		}
-		w.call.offset.Store(c.Offset)
 		ctx.record.Store(c.Record)
 		ctx.attempt.Store(int64(c.Attempt))
 		at, saved = c.Record, *c.Record
@@ -258,10 +240,12 @@ func (e *engine) handleBatch(w *poolWorker) {
 		records[i] = *w.claimed[i].Record
 		attempt = max(attempt, w.claimed[i].Attempt)
 	}
-	ctx := &claimContext{Context: e.ctx, engine: e, records: records}
+	ctx := &claimContext{engine: e, records: records}
+	w.ctx.Store(ctx)
+	defer ctx.cancel(nil)
 	ctx.attempt.Store(int64(attempt))
 	e.shared.session.hold(e.ctx)
-	if e.halted() {
+	if w.stops(e) {
 		return
 	}
 	if w.failure = e.guard(w, func() error { return e.reg.Batch(ctx, records) }); w.failure == nil {
@@ -276,13 +260,14 @@ func (e *engine) handleAsync(w *poolWorker) {
 		if w.pace.due(i) {
 			e.shared.session.hold(e.ctx)
 		}
-		if e.halted() {
+		d := &RecordDelivery{record: *c.Record, offset: c.Offset, tp: e.tp, epoch: e.epoch, attempt: c.Attempt, engine: e, seq: c.Seq}
+		ctx := &claimContext{engine: e, handle: d}
+		d.context = ctx
+		w.ctx.Store(ctx)
+		if w.call.offset.Store(c.Offset); w.stops(e) {
 			return
 		}
-		w.call.offset.Store(c.Offset)
-		d := &RecordDelivery{record: *c.Record, offset: c.Offset, tp: e.tp, epoch: e.epoch, attempt: c.Attempt, engine: e, seq: c.Seq}
 		w.handle = d
-		ctx := &claimContext{Context: e.ctx, engine: e}
 		ctx.record.Store(c.Record)
 		ctx.attempt.Store(int64(c.Attempt))
 		if failure := e.guard(w, func() error { e.reg.Async(ctx, d); return nil }); failure != nil {

@@ -178,6 +178,8 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 		p.commitWanted(ctx, m)
 	case *placeWanted:
 		p.placeWanted(ctx, m)
+	case *skipWanted:
+		p.skipWanted(ctx, m)
 	case *seekWanted:
 		p.seekWanted(ctx, m)
 	case *engineLeft:

@@ -264,7 +264,7 @@ func (p *partition) acknowledged(ctx actor.Context, d *Delivery) {
 // settled ends the delivery of a handler actor or an asynchronous function: every record has its verdict.
 func (p *partition) settled(ctx actor.Context, d *Delivery) {
 	offset, refused, cause := d.firstNack()
-	if !refused {
+	if !refused || d.cut {
 		p.finished(ctx, d)
 		return
 	}
@@ -316,8 +316,12 @@ func (p *partition) finished(ctx actor.Context, d *Delivery) {
 	p.offer(ctx)
 	if d.stops() && p.machine.CanDeliver() {
 		p.again(d, kafka.NoOffset)
-		if p.handler.attempt = 1; len(p.handler.again) == d.count {
+		switch {
+		case d.cut && !d.perRecord && d.begun.Load(): // they were tried, together with the one that was skipped
+		case len(p.handler.again) == d.count:
 			p.handler.attempt = d.attempt
+		default:
+			p.handler.attempt = 1
 		}
 	}
 	p.ended(ctx)
@@ -444,7 +448,7 @@ func (p *partition) handlerFailed(ctx actor.Context, o supervisor.ChildFailed) {
 		failure.Offset = p.tracker.Position()
 	}
 	d := p.handler.delivery
-	if d != nil && d.left.Load() && o.Decision.Action != supervisor.Stop { // it failed at the last moment
+	if d != nil && (d.left.Load() || d.cut) && o.Decision.Action != supervisor.Stop { // it failed at the last moment
 		p.failedAt(ctx, failure, supervisor.Decision{Action: supervisor.Restart}, d.attempt, 0)
 		p.afresh(ctx)
 	} else {

@@ -76,7 +76,7 @@ type waiter struct {
 
 // waitFor waits for partitions, whoever of their actors answers.
 func waitFor(parts []*part, gone func(kafka.TopicPartition) error) *waiter {
-	w := &waiter{done: make(chan struct{}), left: make(map[*cell]*actor.PID), gone: gone, outlives: true}
+	w := &waiter{done: make(chan struct{}), left: make(map[*cell]*actor.PID), gone: gone, whole: true, outlives: true}
 	for _, p := range parts {
 		w.left[p.cell] = nil
 	}
@@ -269,9 +269,6 @@ func (t *Tree) await(ctx context.Context, w *waiter) error {
 		case <-w.done:
 			waiting = false
 		case <-t.done:
-			if w.gone != nil {
-				return t.over()
-			}
 			waiting = false
 		case <-ticker.C:
 			w.forget(t.shared.board)

@@ -169,6 +169,11 @@ type poolWorker struct {
 	settled int
 	call    call
 	pace    pacer
+	// ctx is the context of the call that runs or comes next. cut ends the claim before the next record, because one of it was
+	// skipped; canceled, which mu guards as well, is true when that was the one at work.
+	ctx      atomic.Pointer[claimContext]
+	cut      atomic.Bool
+	canceled bool
 	// busy is true while a claim is not settled.
 	busy bool
 	// handle is the asynchronous handler's for the record that it was called with last.

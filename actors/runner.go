@@ -112,10 +112,9 @@ func (r *runner) call(d *Delivery) (failure *HandlerError) {
 		if pace.due(i) {
 			r.shared.session.hold(d.ctx)
 		}
-		if d.stops() {
+		if d.current.Store(int64(i)); d.stops() { // in this order: who halts it, to skip a record, looks at which one is at work
 			return nil
 		}
-		d.current.Store(int64(i))
 		at, saved = i, d.records[i]
 		if err := r.reg.Record(d.ctx, &d.records[i]); err != nil {
 			return &HandlerError{TopicPartition: d.tp, Offset: d.offset(i), Err: err}
@@ -161,10 +160,9 @@ func (r *runner) callAsync(d *Delivery) {
 		if pace.due(i) {
 			r.shared.session.hold(d.ctx)
 		}
-		if d.stops() {
+		if d.current.Store(int64(i)); d.stops() {
 			return
 		}
-		d.current.Store(int64(i))
 		begun = i + 1
 		handle := &RecordDelivery{record: d.records[i], offset: d.offset(i), tp: d.tp, epoch: d.epoch, attempt: d.attempt, delivery: d}
 		if cause := r.callRecord(d, handle); cause != nil {

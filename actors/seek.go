@@ -163,15 +163,8 @@ func (t *Tree) seek(ctx context.Context, key *capability.Key, to rebalance.Start
 		return err
 	}
 	op := &seekOperation{to: to, named: named, atOnce: t.InHandler(ctx)}
-	if op.atOnce { // it may be its own context that the seek ends; nothing is waited for but the group
-		whole := context.WithoutCancel(ctx)
-		if deadline, ok := ctx.Deadline(); ok {
-			var end context.CancelFunc
-			whole, end = context.WithDeadline(whole, deadline)
-			defer end()
-		}
-		ctx = whole
-	}
+	ctx, end := t.beyondItself(ctx)
+	defer end()
 	if err := t.do(ctx, key, op); err != nil {
 		return err
 	}

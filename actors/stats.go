@@ -74,6 +74,8 @@ type PartitionStats struct {
 	InTransit int
 	// Delivered, Acked and Redelivered count records under this epoch.
 	Delivered, Acked, Redelivered uint64
+	// Skipped counts the records that were finished by Consumer.Skip; Acked has them as well.
+	Skipped uint64
 	// Lag is the log's end minus Position; valid only when LagKnown. End is the last stable offset under read_committed.
 	Lag      int64
 	LagKnown bool

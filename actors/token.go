@@ -233,6 +233,13 @@ func (t *Token) Seek(ctx context.Context, to rebalance.StartPosition, partitions
 	})
 }
 
+// Skip is Tree.Skip with the token.
+func (t *Token) Skip(ctx context.Context, partition kafka.TopicPartition, offset int64, reason string) error {
+	return t.operate("skip", []kafka.TopicPartition{partition}, func(key *capability.Key, _ []kafka.TopicPartition) error {
+		return t.tree.skip(ctx, key, partition, offset, reason)
+	})
+}
+
 // Within runs f with a token of its own on top of this one, which cannot be used meanwhile: a callback inside of a call. The
 // inner token is dead when f returns. If somebody is still inside a call with it then, the calls are ended with it, and Within
 // returns a *[HeldError] with [ErrTokenInside], beside the error of f. A panic of f goes on to the caller.

@@ -348,6 +348,47 @@ func (t *Tracker) FinishedBeyond() int { return t.inTransit - t.unacked }
 // Finished returns how many records have come to lie below the finished point since the tracker was made. It never falls.
 func (t *Tracker) Finished() uint64 { return t.finished }
 
+// Standing is where one offset stands with a tracker.
+type Standing uint8
+
+const (
+	// StandsOpen: a record of it was delivered and is not acknowledged.
+	StandsOpen Standing = iota
+	// StandsFinished: it is acknowledged, or lies below the finished point, where holes are not told from records any more.
+	StandsFinished
+	// StandsAhead: at or beyond the position; nothing there was delivered.
+	StandsAhead
+	// StandsBefore: below where the tracker started.
+	StandsBefore
+	// StandsNowhere: a hole between records in transit.
+	StandsNowhere
+)
+
+// Look says where an offset stands.
+func (t *Tracker) Look(offset int64) Standing {
+	switch {
+	case offset >= t.position:
+		return StandsAhead
+	case offset < t.start:
+		return StandsBefore
+	case offset < t.Committable():
+		return StandsFinished
+	}
+	i := t.find(offset)
+	if i == t.used {
+		return StandsNowhere
+	}
+	w := t.at(i)
+	bit := uint64(1) << (uint64(offset) & wordMask)
+	switch {
+	case w.base != offset&^wordMask || w.delivered&bit == 0:
+		return StandsNowhere
+	case w.acked&bit != 0:
+		return StandsFinished
+	}
+	return StandsOpen
+}
+
 // Map returns what is acknowledged beyond Committable, with the leader epoch of the highest such record. Offsets that were
 // not delivered are in no run: another owner may be shown what this one was not, such as records of aborted transactions.
 // It takes a step per run and word in transit.

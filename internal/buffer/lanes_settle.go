@@ -2,6 +2,7 @@ package buffer
 
 import (
 	"fmt"
+	"sort"
 
 	"github.com/troupego/troupe/pkg/kafka"
 )
@@ -151,6 +152,41 @@ func (l *Lanes) settle(head uint32) {
 	}
 }
 
+// Skip finishes a record that waits, whether its lane is ready, parked or claimed from. A lane whose head it was is not parked
+// any more, and one that is claimed from is not parked because of what failed before. It returns false, and changes nothing,
+// when the record does not wait.
+func (l *Lanes) Skip(seq uint64) bool {
+	at, ok := l.find(seq)
+	if !ok || l.slots[at].state != slotWaiting {
+		return false
+	}
+	head, _ := l.headOf(at)
+	lane := &l.slots[head]
+	switch {
+	case lane.isReady():
+		l.ready.clear(head)
+		l.readyLanes--
+		l.readyRecords -= int(lane.waiting)
+	case lane.isParked():
+		l.parkedLanes--
+		l.parkedRecords -= int(lane.waiting)
+	}
+	lane.waiting--
+	l.waiting--
+	l.slots[at].state = slotFinished
+	l.fresh.set(at)
+	if head == at || lane.claimed > 0 {
+		lane.failed = false
+	}
+	if head == at {
+		if head, ok = l.advance(at); !ok {
+			return true
+		}
+	}
+	l.settle(head)
+	return true
+}
+
 // Unpark makes the parked lane whose lowest unfinished record that is ready again. It returns false when there is none.
 func (l *Lanes) Unpark(seq uint64) bool {
 	head, ok := l.find(seq)
@@ -252,6 +288,36 @@ func (l *Lanes) Lowest() (Lowest, bool) {
 		}
 	}
 	return Lowest{}, false
+}
+
+// ByOffset describes the record at offset. It returns false when there is none that is neither finished nor dropped.
+func (l *Lanes) ByOffset(offset int64) (Lowest, bool) {
+	after := sort.Search(l.inTransit(), func(i int) bool { return l.slots[l.slotOf(l.low+uint64(i))].offset >= offset })
+	seq := l.low + uint64(after)
+	at, ok := l.find(seq)
+	if !ok || l.slots[at].offset != offset {
+		return Lowest{}, false
+	}
+	slot := &l.slots[at]
+	found := Lowest{Seq: seq, Record: slot.record, Offset: offset, Attempt: int(slot.attempt), Lane: slot.hash}
+	switch slot.state {
+	case slotWaiting:
+		if slot.head && slot.isParked() {
+			found.State = LaneParked
+		}
+		return found, true
+	case slotClaimed:
+		found.State = LaneClaimed
+		return found, true
+	case slotFree, slotFinished, slotCollected, slotDropped:
+	}
+	return Lowest{}, false
+}
+
+// IsClaimed reports whether a record is claimed and not settled.
+func (l *Lanes) IsClaimed(seq uint64) bool {
+	_, claimed := l.findClaimed(seq)
+	return claimed
 }
 
 // EachClaimed visits the records that are claimed and not settled, lowest first, with how often each was claimed. It looks

@@ -35,3 +35,22 @@ import (
 func (c *Consumer) Seek(ctx context.Context, to rebalance.StartPosition, partitions ...kafka.TopicPartition) error {
 	return c.tree.Seek(ctx, to, partitions)
 }
+
+// Skip finishes one record without its handler: one that was delivered and is not acknowledged. It is for a record that holds
+// up those behind it: one that fails and waits for its next try, one for which its partition or key is paused since the restart
+// budget is spent (those go on at once, with a full budget, and [Consumer.Healthy] with them), or one that a handler is at
+// work on. Then the context of the handler, which a batch or a delivery shares, ends with actors.ErrSkipped; whatever it says
+// of the record changes nothing, others come again if it fails, and the next record begins when the call has returned.
+//
+// The commit passes the record as if it was acknowledged: it is not delivered again. So that nothing is lost in silence, each
+// is counted (actors.PartitionStats.Skipped), logged, and told as event.RecordSkipped with the reason, which must not be
+// blank and has at most actors.MaxSkipReason bytes.
+//
+// Skip returns when it is done. It may be called inside of a handler, also for its own record. A record that was not delivered
+// yet, or is finished already, or does not exist is an *actors.SkipError that says which, as is other bad input; a partition that
+// is not owned an *actors.UnassignedError, one that is being given up an *actors.StateError, a topic without a handler here
+// an error wrapping actors.ErrNotSubscribed; with actors.ErrInterrupted the record may be skipped or not. (Without a
+// counterpart in the Java client, where one seeks over the record, and commits.)
+func (c *Consumer) Skip(ctx context.Context, partition kafka.TopicPartition, offset int64, reason string) error {
+	return c.tree.Skip(ctx, partition, offset, reason)
+}

@@ -148,7 +148,7 @@ type PositionReset struct {
 	// From is the position before, kafka.NoOffset when there was none.
 	From, To int64
 	// Reason is one of "no_commit", "new_partition", "out_of_range", "beyond_end" (out of range, and the log ends before the
-	// position), "truncated".
+	// position), "truncated", "seek" (Consumer.Seek).
 	Reason string
 	Err    error
 }
@@ -160,6 +160,18 @@ type CommitSetBack struct {
 	TopicPartition kafka.TopicPartition
 	Epoch          kafka.AssignmentEpoch
 	From, To       int64
+}
+
+// RecordSkipped: a record was finished without its handler, by Consumer.Skip. It will be committed as if it was acknowledged.
+type RecordSkipped struct {
+	Member         Member
+	TopicPartition kafka.TopicPartition
+	Epoch          kafka.AssignmentEpoch
+	Offset         int64
+	// Reason is what the caller gave.
+	Reason string
+	// Attempt is how often the record was delivered under this epoch, 0 when it waited for its turn.
+	Attempt int
 }
 
 // FetchFailed: a partition could not be read. The others go on; this one is tried again after RetryIn.
@@ -409,6 +421,9 @@ func (PositionReset) Name() string { return "position_reset" }
 // Name returns "commit_set_back".
 func (CommitSetBack) Name() string { return "commit_set_back" }
 
+// Name returns "record_skipped".
+func (RecordSkipped) Name() string { return "record_skipped" }
+
 // Name returns "fetch_failed".
 func (FetchFailed) Name() string { return "fetch_failed" }
 
@@ -478,6 +493,7 @@ func (TokenRevoked) event()        {}
 func (PartitionReleased) event()   {}
 func (PositionReset) event()       {}
 func (CommitSetBack) event()       {}
+func (RecordSkipped) event()       {}
 func (FetchFailed) event()         {}
 func (PartitionFailed) event()     {}
 func (HandlerFailed) event()       {}
