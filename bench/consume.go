@@ -32,6 +32,8 @@ func consume(ctx context.Context, t task) (*result, error) {
 		return consumeRebalance(ctx, t)
 	case modePartitions:
 		return consumePartitions(ctx, t)
+	case modeControl:
+		return consumeControl(ctx, t)
 	}
 	return nil, fmt.Errorf("unknown mode %q", t.Mode)
 }

@@ -42,6 +42,7 @@ var takePart = map[string][]string{
 	modeMemory:     {troupeBatch, troupeRecord, troupeRecordRecycled, saramaGroup, franzGo},
 	modeRebalance:  {troupeRecord, saramaGroup, franzGo, javaConsumer},
 	modePartitions: {troupeRecord, saramaGroup, franzGo},
+	modeControl:    {troupeRecord, saramaGroup, franzGo},
 }
 
 // pollRecords is how many records franz-go is polled for.
@@ -57,6 +58,8 @@ type running struct {
 	failed chan error
 	// stop commits what was handled, leaves the group, and waits for the end.
 	stop func() error
+	// controls are its control calls.
+	controls []control
 }
 
 // start starts the task's consumer.
@@ -130,7 +133,9 @@ func startTroupe(ctx context.Context, t task, registration api.Registration) (*r
 	if err != nil {
 		return nil, err
 	}
-	r := &running{failed: make(chan error, 1), stop: func() error { return consumer.Close(ctx) }}
+	r := &running{
+		failed: make(chan error, 1), stop: func() error { return consumer.Close(ctx) }, controls: troupeControls(consumer, t.Topic.Name),
+	}
 	go func() {
 		<-consumer.Done()
 		if err := consumer.Err(); err != nil {
@@ -176,7 +181,7 @@ func startSarama(ctx context.Context, t task, handle handleFunc) (*running, erro
 		cancel()
 		<-ended
 		return group.Close()
-	}}
+	}, controls: saramaControls(group, t.Topic.Name)}
 	go func() {
 		defer close(ended)
 		for ctx.Err() == nil {
@@ -213,7 +218,7 @@ func startFranz(ctx context.Context, t task, handle handleFunc) (*running, error
 		err := client.CommitUncommittedOffsets(ctx)
 		client.Close()
 		return err
-	}}
+	}, controls: franzControls(client, t.Topic.Name)}
 	go func() {
 		defer close(ended)
 		for {

@@ -7,6 +7,7 @@
 //	go run . -mode keyorder,noop-keyorder -broker kafka  # key order, beside the Parallel Consumer where Java is there
 //	go run . -mode memory                                # what is held when no handler returns
 //	go run . -mode rebalance,partitions -broker kafka    # members that come and go; thousands of partitions on three nodes
+//	go run . -mode control                               # how long control calls take on a consumer at rest
 //
 // # Processes
 //
@@ -69,4 +70,11 @@
 // A lone member reads a topic of 3,000 partitions, ten records each, on a cluster of three nodes, in a process and a group of
 // its own. It is told when the first record came, when every partition had brought one, and how long it took to commit, give all
 // up and leave. OffsetFetch and ListOffsets are counted where the client writes them, at the broker that got most of them.
+//
+// # Control
+//
+// A consumer has read everything and rests. Then each of its control calls on one partition is made 10,000 times by one goroutine,
+// one after the other, and each is timed by itself. Pause of the peers sets a mark, and what they have fetched may still be given out
+// or be thrown away and fetched again; Troupe's returns when no handler of the partition runs and none will. Resume stands beside Pause.
+// A token that is asked for is returned in the same time; what its return takes the next one waits for.
 package main

@@ -45,6 +45,8 @@ type options struct {
 	span           time.Duration
 	every          time.Duration
 	manyPartitions int
+	// calls is how often the control mode makes each call.
+	calls int
 }
 
 // of returns who is measured in a mode.
@@ -83,7 +85,7 @@ func parseOptions(args []string) (*options, error) {
 	flags.StringVar(&o.profile, "profile", "", "directory for profiles of every consumer run, of CPU time and of allocations")
 	flags.DurationVar(&o.limit, "limit", 2*time.Minute, "bound of one run of one consumer")
 	flags.IntVar(&o.rate, "rate", 200, "latency: records per second")
-	flags.DurationVar(&o.duration, "duration", 10*time.Second, "latency, idle: time measured")
+	flags.DurationVar(&o.duration, "duration", 10*time.Second, "latency, idle: time measured; control: time of rest before, at most 3 s")
 	flags.Int64Var(&o.slowRecords, "slow-records", 6_000_000, "slow: records of the topic")
 	flags.DurationVar(&o.sleep, "sleep", time.Millisecond, "slow: time per record of the slow partition")
 	flags.DurationVar(&o.window, "window", 30*time.Second, "slow: longest time measured")
@@ -99,6 +101,7 @@ func parseOptions(args []string) (*options, error) {
 	flags.DurationVar(&o.span, "span", 10*time.Second, "rebalance: time measured before and after each step")
 	flags.DurationVar(&o.every, "every", 10*time.Millisecond, "rebalance: time between two records of a partition")
 	flags.IntVar(&o.manyPartitions, "partitions", 3000, "partitions: partitions of the topic, on 3 nodes")
+	flags.IntVar(&o.calls, "calls", 10_000, "control: how often each call is made")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -106,12 +109,12 @@ func parseOptions(args []string) (*options, error) {
 		return nil, err
 	}
 	least := min(int64(o.runs), int64(o.rate), int64(o.idlePartitions), int64(o.workers), o.noopRecords, int64(o.memoryPartitions),
-		o.memoryRecords, int64(o.manyPartitions))
+		o.memoryRecords, int64(o.manyPartitions), int64(o.calls))
 	if min(o.heartbeat, o.span, o.every) < time.Millisecond {
 		return nil, fmt.Errorf("heartbeat, span and every are at least 1 ms: %q", args)
 	}
 	if least < 1 || flags.NArg() > 0 {
-		return nil, fmt.Errorf("runs, rate, partitions, workers and records are at least 1, and nothing follows the flags: %q", args)
+		return nil, fmt.Errorf("runs, rate, partitions, workers, records and calls are at least 1, and nothing follows the flags: %q", args)
 	}
 	return o, nil
 }

@@ -68,6 +68,8 @@ func (r *report) add(s sample) {
 		progress("%-14s %-14s %d kept: %.1f ms, %.1f before; %d moved: %.1f ms", s.Subject, s.Consumer, g.Kept, g.KeptGap, g.Quiet, g.Moved, g.MovedGap)
 	case modePartitions:
 		progress("%-14s first %.2f s, of every partition %.2f s, close %.2f s", s.Consumer, x.First, x.Every, x.Stop)
+	case modeControl:
+		progress("%-28s %-13s p50 %.1f us, p99 %.1f us", s.Subject, s.Consumer, callP50(x), callP99(x))
 	case modeMemory:
 		progress("%-22s live %.1f MiB, peak %.1f MiB", s.Consumer, liveMiB(x), growthMiB(x))
 	}
@@ -94,6 +96,9 @@ func over(r result) float64          { return r.Seconds - r.Ideal }
 func liveMiB(r result) float64       { return float64(r.LiveGrowth) / (1 << 20) }
 func growthMiB(r result) float64     { return float64(r.PeakGrowth) / (1 << 20) }
 func handlers(r result) float64      { return float64(r.Handlers) }
+func callP50(r result) float64       { return r.Calls[0].P50 }
+func callP99(r result) float64       { return r.Calls[0].P99 }
+func callMax(r result) float64       { return r.Calls[0].Max }
 
 // known is NaN for a figure that a consumer in another language does not have.
 func known(value float64) float64 {
@@ -130,6 +135,9 @@ var columns = map[string][]column{
 	modeMemory: {
 		{"live MiB", "%.1f", liveMiB, false}, {"peak growth MiB", "%.1f", growthMiB, false}, {"blocked handlers", "%.0f", handlers, false},
 		{"goroutines", "%.0f", goroutines, false},
+	},
+	modeControl: {
+		{"p50 us", "%.1f", callP50, false}, {"p99 us", "%.1f", callP99, false}, {"max us", "%.0f", callMax, false},
 	},
 	modePartitions: {
 		{"first s", "%.2f", first, true}, {"every partition s", "%.2f", every, true}, {"close s", "%.2f", stopped, false},
@@ -197,13 +205,17 @@ func (r *report) printTable(w io.Writer, broker, mode string) {
 	printRow(w, row)
 	for _, subject := range r.list(broker, mode, func(s sample) string { return s.Subject }) {
 		for _, consumer := range r.list(broker, mode, func(s sample) string { return s.Consumer }) {
+			matches := func(who string) func(sample) bool {
+				return func(s sample) bool {
+					return s.Broker == broker && s.Mode == mode && s.Subject == subject && s.Consumer == who
+				}
+			}
+			if !slices.ContainsFunc(r.Samples, matches(consumer)) {
+				continue
+			}
 			row = []string{subject, consumer}
 			for _, c := range columns[mode] {
-				of := func(who string) float64 {
-					return r.median(c.value, func(s sample) bool {
-						return s.Broker == broker && s.Mode == mode && s.Subject == subject && s.Consumer == who
-					})
-				}
+				of := func(who string) float64 { return r.median(c.value, matches(who)) }
 				row = append(row, figure(c.format, of(consumer)))
 				for _, peer := range peersOf(mode) {
 					if c.ratio {

@@ -112,6 +112,8 @@ func (s *session) ask(ctx context.Context, mode string) (err error) {
 		err = s.rebalance(ctx)
 	case modePartitions:
 		err = s.manyPartitions(ctx)
+	case modeControl:
+		err = s.control(ctx)
 	}
 	return err
 }

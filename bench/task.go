@@ -24,10 +24,12 @@ const (
 	modeMemory     = "memory"
 	modeRebalance  = "rebalance"
 	modePartitions = "partitions"
+	modeControl    = "control"
 )
 
 var modes = []string{
 	modeThroughput, modeLatency, modeSlow, modeIdle, modeKeyOrder, modeNoop, modeMemory, modeRebalance, modePartitions,
+	modeControl,
 }
 
 // task is what a child process is to do. It travels as JSON.
@@ -56,12 +58,12 @@ type task struct {
 	// Sleep is what the handler of partition 0 sleeps per record in the slow neighbor mode.
 	Sleep time.Duration `json:"sleep,omitempty"`
 	// Window is how long the slow neighbor and the idle mode measure, and the rebalance mode before and after each step; Rest
-	// is how long these modes, and the memory mode, wait before.
+	// is how long these modes, the memory mode and the control mode wait before.
 	Window time.Duration `json:"window,omitempty"`
 	Rest   time.Duration `json:"rest,omitempty"`
 
 	// Rate is the records per second that are produced in the latency and the rebalance mode, Burst how many at a time (0 is
-	// one); Warmup is how many of the first records do not count, Count how many do.
+	// one); Warmup is how many of the first records do not count, Count how many do; in the control mode, how many calls.
 	Rate   int `json:"rate,omitempty"`
 	Burst  int `json:"burst,omitempty"`
 	Warmup int `json:"warmup,omitempty"`
@@ -151,4 +153,7 @@ type result struct {
 	Stop          float64 `json:"stop,omitempty"`
 	OffsetFetches int     `json:"offsetFetches,omitempty"`
 	ListOffsets   int     `json:"listOffsets,omitempty"`
+
+	// Calls are the control mode's calls; a sample has one of them.
+	Calls []callTimes `json:"calls,omitempty"`
 }
