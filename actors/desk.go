@@ -158,7 +158,7 @@ func revocation(e capability.Revoked) error {
 	case errors.Is(e.Cause, capability.ErrOverdue):
 		return ErrTokenOverdue
 	case errors.Is(e.Cause, capability.ErrInside):
-		return insideError("return", string(e.Grant.Holder), e.Inside)
+		return insideError("return", string(e.Grant.Holder), e.Grant.Since, e.Inside)
 	}
 	return e.Cause
 }
@@ -266,10 +266,11 @@ func (t *Tree) WithToken(ctx context.Context, operation string, f func(ctx conte
 	}
 	died := fmt.Errorf("%w: %s", ErrHolderDied, operation)
 	defer func() {
-		misused := token.Return()
-		switch {
-		case died != nil:
-			token.left(died)
+		if died != nil {
+			token.left(died) // not returned before, or the group would take it for one that was
+			return
+		}
+		switch misused := token.Return(); {
 		case errors.Is(misused, ErrTokenInside):
 			err = errors.Join(err, misused)
 			token.left(nil)

@@ -51,17 +51,24 @@ type HeldError struct {
 	Reason error
 }
 
-// Error names operation, asker, holder and reason.
+// Error names operation, asker and reason, and what is known of the holder.
 func (e *HeldError) Error() string {
 	text := fmt.Sprintf("troupe: %s by %s refused", e.Operation, e.Asker)
 	if e.TopicPartition != (kafka.TopicPartition{}) {
 		text += " for " + e.TopicPartition.String()
 	}
 	text += ": " + e.Reason.Error()
-	if e.Holder != "" {
-		text += fmt.Sprintf(" (held by %s for %s since %s)", e.Holder, e.HolderOperation, e.Since.Format(time.RFC3339Nano))
+	if e.Holder == "" {
+		return text
 	}
-	return text
+	text += " (held by " + e.Holder
+	if e.HolderOperation != "" {
+		text += " for " + e.HolderOperation
+	}
+	if !e.Since.IsZero() {
+		text += " since " + e.Since.Format(time.RFC3339Nano)
+	}
+	return text + ")"
 }
 
 // Unwrap returns the reason.
@@ -250,18 +257,21 @@ func (t *Token) Within(ctx context.Context, operation string, f func(ctx context
 	}
 	inner := t.tree.newToken(key, 0)
 	inner.last = t.last
+	since := key.Since()
 	defer func() {
 		if inside, _ := key.End(t.holder); len(inside) > 0 {
-			err = errors.Join(err, insideError(operation, string(t.holder), inside))
+			err = errors.Join(err, insideError(operation, string(t.holder), since, inside))
 		}
 	}()
 	return f(withToken(ctx, inner), inner)
 }
 
-// insideError says who was inside when a token ended.
-func insideError(operation, asker string, inside []capability.Level) error {
+// insideError says who was inside when a token ended that was out since then.
+func insideError(operation, asker string, since time.Time, inside []capability.Level) error {
 	last := inside[len(inside)-1]
-	return &HeldError{Operation: operation, Asker: asker, Holder: string(last.Holder), HolderOperation: last.Op, Reason: ErrTokenInside}
+	return &HeldError{
+		Operation: operation, Asker: asker, Holder: string(last.Holder), HolderOperation: last.Op, Since: since, Reason: ErrTokenInside,
+	}
 }
 
 // Return gives the token back before its time, with [ErrTokenInside] while a call with it is under way. A callback's is

@@ -1,0 +1,79 @@
+package actors
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/troupego/troupe/pkg/event"
+)
+
+func TestWithToken_APanicRevokesTheTokenIsToldAndGoesOnToTheCaller(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 1, 10)
+		w.start()
+		w.sleep(time.Second)
+		var held *Token
+		assert.PanicsWithValue(t, "stumbled", func() {
+			_ = w.tree.WithToken(context.Background(), "repair", func(_ context.Context, token *Token) error {
+				held = token
+				panic("stumbled")
+			}, nil)
+		})
+		w.sleep(time.Second)
+		revoked := eventsOf[event.TokenRevoked](w)
+		require.Len(t, revoked, 1)
+		assert.Equal(t, "repair", revoked[0].Operation)
+		assert.ErrorIs(t, revoked[0].Err, ErrHolderDied)
+		assert.ErrorIs(t, held.Pause(context.Background()), ErrTokenDead)
+		assert.NoError(t, w.tree.Pause(context.Background(), nil), "somebody else")
+	})
+}
+
+func TestWithin_WhoIsStillInsideIsNamedWithTheTimeSinceTheTokenIsOut(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 1, 10)
+		w.start()
+		w.sleep(time.Second)
+		token, err := w.tree.Token(context.Background(), "repair", true, nil)
+		require.NoError(t, err)
+		since := time.Now()
+		w.sleep(time.Second)
+		release := make(chan struct{})
+		err = token.Within(context.Background(), "audit", func(_ context.Context, inner *Token) error {
+			began := make(chan struct{})
+			go func() {
+				_ = inner.Within(context.Background(), "count", func(context.Context, *Token) error {
+					close(began)
+					<-release
+					return nil
+				})
+			}()
+			<-began
+			return nil
+		})
+		close(release)
+		var held *HeldError
+		require.ErrorAs(t, err, &held)
+		assert.ErrorIs(t, held, ErrTokenInside)
+		assert.Equal(t, "count", held.HolderOperation)
+		assert.Equal(t, since, held.Since)
+		assert.NoError(t, token.Return())
+	})
+}
+
+func TestHeldError_SaysOnlyWhatIsKnownOfTheHolder(t *testing.T) {
+	since := time.Date(2026, 12, 1, 2, 0, 0, 0, time.UTC)
+	for want, e := range map[string]HeldError{
+		"": {},
+		" (held by repair for seek since 2026-12-01T02:00:00Z)": {Holder: "repair", HolderOperation: "seek", Since: since},
+		" (held by repair since 2026-12-01T02:00:00Z)":          {Holder: "repair", Since: since},
+		" (held by repair for seek)":                            {Holder: "repair", HolderOperation: "seek"},
+	} {
+		e.Operation, e.Asker, e.Reason = "pause", "the consumer", ErrTokenHeld
+		assert.EqualError(t, &e, "troupe: pause by the consumer refused: the token is with another"+want)
+	}
+}
