@@ -163,6 +163,13 @@ func (g *group) called(ctx actor.Context, m *request) {
 		g.desk.deferred = append(g.desk.deferred, m)
 	default:
 		m.begun.Store(true)
+		if m.key != nil {
+			// First of all, so that the answer does not depend on which partitions are drained by now.
+			if err := g.desk.Authorize(m.key, rights[m.op.word()], m.op.word(), nil); err != nil {
+				m.reply(heldError(err))
+				return
+			}
+		}
 		m.op.run(ctx, g, m)
 	}
 }

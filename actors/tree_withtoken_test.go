@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/troupego/troupe/pkg/event"
+	"github.com/troupego/troupe/pkg/kafka"
 )
 
 func TestWithToken_APanicRevokesTheTokenIsToldAndGoesOnToTheCaller(t *testing.T) {
@@ -62,6 +63,34 @@ func TestWithin_WhoIsStillInsideIsNamedWithTheTimeSinceTheTokenIsOut(t *testing.
 		assert.Equal(t, "count", held.HolderOperation)
 		assert.Equal(t, since, held.Since)
 		assert.NoError(t, token.Return())
+	})
+}
+
+func TestCallbacks_ACommitInOnRevokingOfWhatIsDrainedMeanwhileHasNothingMoreToDo(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 2, 5)
+		var whole, other, gone error
+		w.settings.Callbacks = Callbacks{
+			Revoking: func(ctx context.Context, token *Token, _ []kafka.TopicPartition) error {
+				time.Sleep(2 * time.Second)
+				assert.Empty(t, w.tree.Stats().Partitions, "they are drained by now")
+				whole, other = token.Commit(ctx), token.Commit(ctx, at(7))
+				return nil
+			},
+			Revoked: func(ctx context.Context, token *Token, _ []kafka.TopicPartition) error {
+				gone = token.Commit(ctx)
+				return nil
+			},
+			Timeout: 10 * time.Second,
+		}
+		w.start()
+		w.sleep(2 * time.Second)
+		w.c.with(func() { w.c.rebalancing = true })
+		w.sleep(30 * time.Second)
+		assert.NoError(t, whole)
+		var unassigned *UnassignedError
+		assert.ErrorAs(t, other, &unassigned, "that was never the callback's")
+		assert.ErrorIs(t, gone, ErrNotAllowed, "OnRevoked may not commit")
 	})
 }
 
