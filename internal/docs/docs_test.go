@@ -25,6 +25,7 @@ func TestLinksOfTheDocumentsLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
 	documents := []string{
 		"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "examples/README.md", "docs/README.md", "docs/live-upgrade.md", "docs/simulation.md",
+		"docs/token.md",
 		guaranteeFolder + "/README.md",
 	}
 	for _, page := range guaranteePages {
@@ -41,6 +42,33 @@ func TestLinksOfTheDocumentsLeadSomewhere(t *testing.T) {
 				t.Errorf("%s links to %s: %v", doc, m[1], err)
 			}
 		}
+	}
+}
+
+// TestTokenPageShowsCodeThatCompiles: the page's samples are parts of the Go examples, but for how deep they are indented.
+func TestTokenPageShowsCodeThatCompiles(t *testing.T) {
+	flat := func(source string) string {
+		lines := strings.Split(source, "\n")
+		for i := range lines {
+			lines[i] = strings.TrimSpace(lines[i])
+		}
+		return strings.Join(lines, "\n")
+	}
+	page, examples := Read(t, "docs/token.md"), flat(Read(t, "pkg/api/example_token_test.go"))
+	blocks := strings.Split(page, "```go\n")[1:]
+	for _, block := range blocks {
+		if block, _, _ = strings.Cut(block, "```"); !strings.Contains(examples, flat(block)) {
+			t.Errorf("no Go example has this sample:\n%s", block)
+		}
+	}
+	named := regexp.MustCompile("`(Example\\w+)`").FindAllStringSubmatch(page, -1)
+	for _, m := range named {
+		if !strings.Contains(examples, "func "+m[1]+"()") {
+			t.Errorf("there is no %s", m[1])
+		}
+	}
+	if len(blocks) == 0 || len(named) == 0 {
+		t.Error("the page has no samples")
 	}
 }
 

@@ -77,32 +77,30 @@ func ExampleConsumer_WithToken() {
 	// <nil>
 }
 
-// A callback calls the consumer from another goroutine, which is what KIP-944 asks for: it hands its token over, and waits.
+// A callback has the consumer called from another goroutine, which is what KIP-944 asks for: it hands its token over, and waits.
 func ExampleToken_Hand() {
 	broker := startBroker()
 	defer broker.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
+	flush := func(context.Context) error { fmt.Println("flushed"); return nil }
 
 	consumer := startIdle(ctx, broker, api.WithCallbacks(api.Callbacks{
-		OnAssigned: func(ctx context.Context, token *api.Token, partitions []kafka.TopicPartition) error {
+		OnRevoking: func(ctx context.Context, token *api.Token, _ []kafka.TopicPartition) error {
 			done := make(chan error, 1)
-			err := token.Hand(ctx, "setup", func(ctx context.Context, token *api.Token) {
-				done <- errors.Join(token.Pause(ctx), token.Resume(ctx))
+			err := token.Hand(ctx, "flush", func(ctx context.Context, token *api.Token) {
+				done <- errors.Join(flush(ctx), token.Commit(ctx))
 			})
 			if err != nil {
 				return err
 			}
-			fmt.Println("the giver's is dead:", errors.Is(token.Pause(ctx), actors.ErrTokenHanded))
-			err = <-done // the token ends with the callback, and what the goroutine does with it
-			fmt.Println(partitions, "set up:", err)
-			return err
+			return <-done // the token ends with the callback, and with it what the goroutine does
 		},
 	}))
-	_ = consumer.Close(ctx)
+	fmt.Println(consumer.Close(ctx))
 	// Output:
-	// the giver's is dead: true
-	// [orders-0] set up: <nil>
+	// flushed
+	// <nil>
 }
 
 // A call inside of a call: the inner token lies on top, and the one below cannot be used meanwhile.

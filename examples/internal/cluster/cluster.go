@@ -168,6 +168,30 @@ func (c *Cluster) Consumed(group string) (committed, lag int64, err error) {
 	return committed, lag, nil
 }
 
+// RemoveMember has the coordinator throw a member out of its group, as if it had been silent for too long.
+func (c *Cluster) RemoveMember(group, memberID string) error {
+	coordinator, err := c.client.Coordinator(group)
+	if err != nil {
+		return fmt.Errorf("find the coordinator of %q: %w", group, err)
+	}
+	answer, err := coordinator.LeaveGroup(&sarama.LeaveGroupRequest{
+		Version: 3, GroupId: group, Members: []sarama.MemberIdentity{{MemberId: memberID}},
+	})
+	switch {
+	case err != nil:
+	case answer.Err != sarama.ErrNoError:
+		err = answer.Err
+	case len(answer.Members) != 1:
+		err = fmt.Errorf("the answer is about %d members", len(answer.Members))
+	case answer.Members[0].Err != sarama.ErrNoError:
+		err = answer.Members[0].Err
+	}
+	if err != nil {
+		return fmt.Errorf("remove %q from %q: %w", memberID, group, err)
+	}
+	return nil
+}
+
 // Produce writes n records, made by number from 0, and returns how many the brokers have confirmed.
 func (c *Cluster) Produce(ctx context.Context, n int, record func(number int) (key string, value []byte)) (produced int, err error) {
 	producer, err := sarama.NewSyncProducerFromClient(c.client)
