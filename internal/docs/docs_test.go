@@ -117,15 +117,33 @@ func chart(mermaid string) string {
 	return "```mermaid\n" + strings.TrimSpace(mermaid) + "\n```\n"
 }
 
-// messageTable lists the messages of actors/messages.go by their comments: "name: from -> to, when.".
+// messageTable lists the messages of package actors by their comments: "name: from -> to, when.". Those of messages.go come
+// first, then those that stand beside what they are for.
 func messageTable(t *testing.T) string {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(Root(t), "actors/messages.go"), nil, parser.ParseComments)
+	const first = "messages.go"
+	files, err := filepath.Glob(filepath.Join(Root(t), "actors/*.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b strings.Builder
 	b.WriteString("| message | way and meaning | stamped with |\n|---|---|---|\n")
+	b.WriteString(messageRows(t, filepath.Join(Root(t), "actors", first)))
+	for _, file := range files {
+		if name := filepath.Base(file); name != first && !strings.HasSuffix(name, "_test.go") {
+			b.WriteString(messageRows(t, file))
+		}
+	}
+	return b.String()
+}
+
+func messageRows(t *testing.T, path string) string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
 	for _, decl := range file.Decls {
 		gen, ok := decl.(*ast.GenDecl)
 		if !ok || gen.Tok != token.TYPE || gen.Doc == nil {
@@ -135,8 +153,8 @@ func messageTable(t *testing.T) string {
 		fields, ok := spec.Type.(*ast.StructType)
 		text := strings.Join(strings.Fields(gen.Doc.Text()), " ")
 		_, meaning, found := strings.Cut(text, ": ")
-		if !ok || !found || spec.Name.Name == "silent" { // a mark, not a message
-			continue
+		if !ok || !found || !strings.Contains(meaning, "->") {
+			continue // no message
 		}
 		var stamps []string
 		for _, f := range fields.Fields.List {
