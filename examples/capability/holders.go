@@ -130,7 +130,7 @@ func (c *live) handToActor(ctx context.Context, accepts bool) error {
 		return err
 	}
 	used := make(chan error, 1)
-	receiver := c.system.Root.Spawn(actor.PropsFromFunc(func(a actor.Context) {
+	receiver := c.system.Root.Spawn(actor.PropsFromFunc(func(a actor.Context) { //nolint:forbidigo // an actor of the user's own
 		switch m := a.Message().(type) {
 		case *actors.TokenHanded:
 			if !accepts {
@@ -146,10 +146,8 @@ func (c *live) handToActor(ctx context.Context, accepts bool) error {
 	if err := token.HandTo(receiver); err != nil {
 		return err
 	}
-	if _, err := refusal(token.Pause(ctx), actors.ErrTokenHanded); err != nil {
-		if _, dead := refusal(token.Pause(ctx), actors.ErrTokenDead); dead != nil { // returned already
-			return fmt.Errorf("the giver: %w", err)
-		}
+	if err := token.Pause(ctx); !errors.Is(err, actors.ErrTokenHanded) && !errors.Is(err, actors.ErrTokenDead) { // dead: returned already
+		return fmt.Errorf("the giver: got %v, want a refusal", err)
 	}
 	select {
 	case err = <-used:
