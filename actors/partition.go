@@ -266,8 +266,11 @@ func (p *partition) stop(actor.Context) {
 	p.resumeWaiters()
 	for _, w := range p.commits {
 		err := fmt.Errorf("commit %s: %w", p.tp, stopped)
-		if w.gone != nil {
+		switch {
+		case w.gone != nil:
 			err = w.gone(p.tp)
+		case p.tracker != nil && p.cell.committed.Load() >= p.committable():
+			err = nil // the drain's own commit was confirmed first, and with it all that was finished
 		}
 		w.one(p.cell, err)
 	}

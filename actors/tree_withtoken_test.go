@@ -106,3 +106,33 @@ func TestHeldError_SaysOnlyWhatIsKnownOfTheHolder(t *testing.T) {
 		assert.EqualError(t, &e, "troupe: pause by the consumer refused: the token is with another"+want)
 	}
 }
+
+func TestCallbacks_ACommitInOnRevokingIsAnsweredAndHoldsNothingUpAtEveryMomentOfTheDrain(t *testing.T) {
+	for moment := range 40 {
+		inTree(t, func(w *treeWorld) {
+			w.c.topic("orders", 2, 100)
+			w.c.hook("OffsetCommit", func(context.Context) error { time.Sleep(400 * time.Millisecond); return nil })
+			w.setHandle(func(context.Context, *kafka.Record) error { time.Sleep(90 * time.Millisecond); return nil })
+			answered := make(chan error, 1)
+			var began time.Time
+			w.settings.Callbacks = Callbacks{
+				Revoking: func(ctx context.Context, token *Token, _ []kafka.TopicPartition) error {
+					began = time.Now()
+					time.Sleep(time.Duration(moment) * 25 * time.Millisecond)
+					answered <- token.Commit(ctx)
+					return nil
+				},
+				Revoked: func(context.Context, *Token, []kafka.TopicPartition) error {
+					assert.Less(t, time.Since(began), 3*time.Second, "moment %d: the drain waits for nothing", moment)
+					return nil
+				},
+				Timeout: 10 * time.Second,
+			}
+			w.start()
+			w.sleep(2 * time.Second)
+			w.c.with(func() { w.c.rebalancing = true })
+			assert.NoError(t, <-answered, "moment %d", moment)
+			w.sleep(time.Minute)
+		})
+	}
+}
