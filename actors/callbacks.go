@@ -273,6 +273,11 @@ func (g *group) revokingCallback(ctx actor.Context, grants []rebalance.Grant, dr
 		name: "OnRevoking", function: calls.Revoking, rights: capability.RightsRevoking, partitions: partitionsOf(l.grants), deadline: drainUntil,
 		then: func(ctx actor.Context) {
 			l.revoking = false
+			for _, grant := range l.grants {
+				if p := g.part(grant.TopicPartition, grant.Epoch); p != nil {
+					g.tell(ctx, p.key, &callbackReturned{epoch: p.epoch})
+				}
+			}
 			g.leavingOn(ctx, l)
 		},
 	})

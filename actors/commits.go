@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -26,17 +25,7 @@ func (o *commitOperation) word() string { return "commit" }
 func (o *commitOperation) everything() bool { return len(o.named) == 0 }
 
 func (o *commitOperation) run(ctx actor.Context, g *group, m *request) {
-	named := o.named
-	if drained := g.missing(named); m.key != nil && len(drained) > 0 && g.desk.Authorize(m.key, rights[o.word()], o.word(), drained) == nil {
-		// A callback has them still, and what they finished is committed.
-		named = slices.DeleteFunc(slices.Clone(named), func(tp kafka.TopicPartition) bool { return slices.Contains(drained, tp) })
-		if len(named) == 0 {
-			o.waiter = g.ask(ctx, nil, nil, nil)
-			m.reply(nil)
-			return
-		}
-	}
-	parts, err := g.targets(o.word(), named)
+	parts, err := g.targets(o.word(), o.named)
 	if unassigned, ok := errors.AsType[*UnassignedError](err); ok && len(unassigned.Partitions) == 0 {
 		err = nil // there is nothing to commit
 	}
@@ -48,16 +37,6 @@ func (o *commitOperation) run(ctx actor.Context, g *group, m *request) {
 		o.waiter.whole = true
 	}
 	m.reply(err)
-}
-
-// missing returns the partitions, named one by one, that are not there any more.
-func (g *group) missing(named []kafka.TopicPartition) (missing []kafka.TopicPartition) {
-	for _, tp := range named {
-		if tp.Partition != kafka.AnyPartition && g.parts[tp] == nil {
-			missing = append(missing, tp)
-		}
-	}
-	return missing
 }
 
 func (o *commitOperation) awaited() *waiter { return o.waiter }

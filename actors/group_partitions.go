@@ -209,7 +209,8 @@ func (g *group) revoke(ctx actor.Context, e rebalance.RevokePartitions) {
 			g.release(ctx, p, &partitionReleased{tp: p.tp, epoch: p.epoch, committed: p.cell.committed.Load(), pending: p.cell.finished.Load()})
 			continue
 		}
-		ctx.Send(pid, &drainWanted{epoch: p.epoch, drainUntil: e.DrainUntil, deadline: e.Deadline, closing: e.Closing})
+		consulted := p.leaving != nil && p.leaving.revoking
+		ctx.Send(pid, &drainWanted{epoch: p.epoch, drainUntil: e.DrainUntil, deadline: e.Deadline, closing: e.Closing, consulted: consulted})
 	}
 	g.releaseAlarm.setAt(g.shared.sys, g.self, e.Deadline.Add(time.Second), true)
 }

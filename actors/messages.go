@@ -301,6 +301,14 @@ type drainWanted struct {
 	drainUntil time.Time
 	deadline   time.Time
 	closing    bool
+	// consulted is true while OnRevoking runs, which may commit still: the final commit waits for callbackReturned.
+	consulted bool
+}
+
+// callbackReturned: group -> partition: OnRevoking has returned, the final commit may go out.
+type callbackReturned struct {
+	silent
+	epoch kafka.AssignmentEpoch
 }
 
 // ownershipLost: group -> partition. Answered by partitionReleased.

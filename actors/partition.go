@@ -51,7 +51,11 @@ type partition struct {
 	flushBy       time.Time
 	flushID       uint64
 	finalID       uint64
-	finalErr      error
+	// finalBy is the final commit's deadline while that waits for OnRevoking; confirmed is true when it was confirmed, and nothing
+	// was finished after it.
+	finalBy   time.Time
+	finalErr  error
+	confirmed bool
 
 	intake  intake
 	handler handlerSide
@@ -188,6 +192,10 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 		if p.current(m.epoch) {
 			p.drainNow(ctx, *m)
 		}
+	case *callbackReturned:
+		if p.current(m.epoch) {
+			p.callbackReturned(ctx)
+		}
 	case *processingOverdue:
 		if p.current(m.epoch) {
 			p.processingOverdue(ctx, m)
@@ -207,6 +215,7 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 		}
 		if m.result.ID == p.finalID {
 			p.finalErr = m.result.Err
+			p.confirmed = p.finalErr == nil && p.tracker != nil && p.cell.committed.Load() == p.committable()
 			p.feed(ctx, rebalance.FinalCommitAnswered{Err: m.result.Err})
 		}
 	}
@@ -269,8 +278,8 @@ func (p *partition) stop(actor.Context) {
 		switch {
 		case w.gone != nil:
 			err = w.gone(p.tp)
-		case p.tracker != nil && p.cell.committed.Load() >= p.committable():
-			err = nil // the drain's own commit was confirmed first, and with it all that was finished
+		case p.confirmed:
+			err = nil // the drain's own commit was first, and with it all that was finished
 		}
 		w.one(p.cell, err)
 	}
@@ -352,6 +361,10 @@ func (p *partition) haltDelivery(ctx actor.Context) {
 }
 
 func (p *partition) requestFinalCommit(ctx actor.Context, deadline time.Time) {
+	if p.drain.consulted {
+		p.finalBy = deadline
+		return
+	}
 	if p.orphaned {
 		p.feed(ctx, rebalance.FinalCommitAnswered{Err: errTopicRecreated})
 		return
@@ -363,6 +376,14 @@ func (p *partition) requestFinalCommit(ctx actor.Context, deadline time.Time) {
 		p.offer(ctx)
 	}
 	p.flush(ctx)
+}
+
+// callbackReturned sends the final commit that OnRevoking held back.
+func (p *partition) callbackReturned(ctx actor.Context) {
+	p.drain.consulted = false
+	if !p.finalBy.IsZero() && p.machine.CanCommit() {
+		p.requestFinalCommit(ctx, p.finalBy)
+	}
 }
 
 func (p *partition) flush(ctx actor.Context) {

@@ -66,15 +66,15 @@ func TestWithin_WhoIsStillInsideIsNamedWithTheTimeSinceTheTokenIsOut(t *testing.
 	})
 }
 
-func TestCallbacks_ACommitInOnRevokingOfWhatIsDrainedMeanwhileHasNothingMoreToDo(t *testing.T) {
+func TestCallbacks_OnRevokingMayCommitUntilItReturnsAlsoWhereNoHandlerRunsAnyMore(t *testing.T) {
 	inTree(t, func(w *treeWorld) {
 		w.c.topic("orders", 2, 5)
-		var whole, other, gone error
+		var finished, placed, other, gone error
 		w.settings.Callbacks = Callbacks{
 			Revoking: func(ctx context.Context, token *Token, _ []kafka.TopicPartition) error {
 				time.Sleep(2 * time.Second)
-				assert.Empty(t, w.tree.Stats().Partitions, "they are drained by now")
-				whole, other = token.Commit(ctx), token.Commit(ctx, at(7))
+				finished, other = token.Commit(ctx), token.Commit(ctx, at(7))
+				placed = token.CommitOffsets(ctx, offsetOf(0, 3, "by OnRevoking"))
 				return nil
 			},
 			Revoked: func(ctx context.Context, token *Token, _ []kafka.TopicPartition) error {
@@ -87,10 +87,13 @@ func TestCallbacks_ACommitInOnRevokingOfWhatIsDrainedMeanwhileHasNothingMoreToDo
 		w.sleep(2 * time.Second)
 		w.c.with(func() { w.c.rebalancing = true })
 		w.sleep(30 * time.Second)
-		assert.NoError(t, whole)
+		assert.NoError(t, finished)
+		assert.NoError(t, placed)
+		assert.Contains(t, w.c.lines(), "commit orders-0 3")
 		var unassigned *UnassignedError
 		assert.ErrorAs(t, other, &unassigned, "that was never the callback's")
 		assert.ErrorIs(t, gone, ErrNotAllowed, "OnRevoked may not commit")
+		assert.Equal(t, "ASSIGNED", w.state())
 	})
 }
 
