@@ -10,6 +10,7 @@ import (
 	"github.com/troupego/troupe/pkg/api"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
 )
 
 // outlived: semantic 5.
@@ -129,12 +130,16 @@ func (c *live) panickingReceiver(ctx context.Context) error {
 
 // allowed: semantic 7.
 func allowed(ctx context.Context, c *live) (string, error) {
+	first := c.first.Load()
 	_, err := c.in(ctx, "OnAssigning", c.rejoin, func(ctx context.Context, token *api.Token, _ []kafka.TopicPartition) (string, error) {
 		if _, err := refusal(token.Commit(ctx), actors.ErrNotAllowed); err != nil {
 			return "", fmt.Errorf("a commit before the start: %w", err)
 		}
-		return "", errors.Join(token.Pause(ctx), token.Resume(ctx))
+		return "", token.Seek(ctx, rebalance.StartAtOffset(c.tickets.Before()[0]), c.partition(0))
 	})
+	if err == nil {
+		err = c.until(ctx, "the partition starts where OnAssigning sought", func() bool { return c.first.Load() > first })
+	}
 	if err != nil {
 		return "", fmt.Errorf("ASSIGNING: %w", err)
 	}
@@ -142,8 +147,8 @@ func allowed(ctx context.Context, c *live) (string, error) {
 		return "", err
 	}
 	_, err = c.in(ctx, "OnRevoking", c.rejoin, func(ctx context.Context, token *api.Token, _ []kafka.TopicPartition) (string, error) {
-		if _, err := refusal(token.Pause(ctx), actors.ErrNotAllowed); err != nil {
-			return "", fmt.Errorf("a pause of what is given up: %w", err)
+		if _, err := refusal(token.Seek(ctx, rebalance.StartAtOffset(0)), actors.ErrNotAllowed); err != nil {
+			return "", fmt.Errorf("a seek in what is given up: %w", err)
 		}
 		return "", token.Commit(ctx)
 	})
@@ -156,7 +161,7 @@ func allowed(ctx context.Context, c *live) (string, error) {
 	proof, err := c.in(ctx, "OnLost", c.evict, func(ctx context.Context, token *api.Token, _ []kafka.TopicPartition) (string, error) {
 		lost := token.Commit(ctx)
 		_, err := refusal(lost, actors.ErrNotAllowed)
-		return fmt.Sprintf("assigning may pause, not commit; revoking may commit, not pause; lost: %q", lost), err
+		return fmt.Sprintf("OnAssigning sought and could not commit, OnRevoking committed and could not seek; OnLost: %q", lost), err
 	})
 	if err != nil {
 		return "", fmt.Errorf("lost: %w", err)

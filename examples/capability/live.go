@@ -28,6 +28,8 @@ type live struct {
 	// system is where actors live that tokens are handed to.
 	system  *actor.ActorSystem
 	handled atomic.Int64
+	// first counts how often the first record of partition 0 was handled.
+	first atomic.Int64
 	// stop ends the producer, which closes produced.
 	stop     context.CancelFunc
 	produced chan struct{}
@@ -52,7 +54,7 @@ func newLive(ctx context.Context, s settings, tickets *cluster.Cluster) (*live, 
 		Assignors:         []rebalance.Assignor{rebalance.Range()},
 		HeartbeatInterval: 200 * time.Millisecond,
 	},
-		api.Handle(s.topic, func(context.Context, *kafka.Record) error { c.handled.Add(1); return nil }),
+		api.Handle(s.topic, c.handle),
 		api.WithActorSystem(c.system),
 		api.WithObserver(c.observe),
 		api.WithCallbacks(api.Callbacks{
@@ -71,6 +73,14 @@ func newLive(ctx context.Context, s settings, tickets *cluster.Cluster) (*live, 
 // quietSystem says nothing of messages that come to an actor after its end: that is a part of what is shown.
 func quietSystem() *actor.ActorSystem {
 	return actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return slog.New(slog.DiscardHandler) }))
+}
+
+func (c *live) handle(_ context.Context, r *kafka.Record) error {
+	c.handled.Add(1)
+	if r.Partition == 0 && r.Offset == c.tickets.Before()[0] {
+		c.first.Add(1)
+	}
+	return nil
 }
 
 // produce writes a little all the time.
