@@ -360,41 +360,6 @@ func (p *partition) haltDelivery(ctx actor.Context) {
 	}
 }
 
-func (p *partition) requestFinalCommit(ctx actor.Context, deadline time.Time) {
-	if p.drain.consulted {
-		p.finalBy = deadline
-		return
-	}
-	if p.orphaned {
-		p.feed(ctx, rebalance.FinalCommitAnswered{Err: errTopicRecreated})
-		return
-	}
-	p.flushBy = deadline
-	if p.tracker != nil {
-		p.collect()
-		p.mapAlarm.stop()
-		p.offer(ctx)
-	}
-	p.flush(ctx)
-}
-
-// callbackReturned sends the final commit that OnRevoking held back.
-func (p *partition) callbackReturned(ctx actor.Context) {
-	p.drain.consulted = false
-	if !p.finalBy.IsZero() && p.machine.CanCommit() {
-		p.requestFinalCommit(ctx, p.finalBy)
-	}
-}
-
-func (p *partition) flush(ctx actor.Context) {
-	if p.committer == nil || p.flushBy.IsZero() {
-		return
-	}
-	p.flushID++
-	p.finalID = p.flushID
-	ctx.Send(p.committer, &flushWanted{id: p.finalID, tp: p.tp, epoch: p.epoch, deadline: p.flushBy, from: p.self})
-}
-
 // release is REVOKED: from here on every acknowledgment is stale.
 func (p *partition) release(ctx actor.Context, e rebalance.Release) {
 	p.endSeek(leavingError("seek", p.tp, p.machine.State()))

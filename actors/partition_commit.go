@@ -10,6 +10,7 @@ import (
 	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
 )
 
 // errForeignMetadata is why metadata is ignored that another program wrote.
@@ -136,6 +137,41 @@ func (p *partition) look() {
 	})
 	p.shared.logger.Warn("commit stands still", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition),
 		zap.Int64("offset", blocked.Offset), zap.String("handler", how), zap.Duration("age", blocked.Age), zap.Int("finished", finished))
+}
+
+func (p *partition) requestFinalCommit(ctx actor.Context, deadline time.Time) {
+	if p.drain.consulted {
+		p.finalBy = deadline
+		return
+	}
+	if p.orphaned {
+		p.feed(ctx, rebalance.FinalCommitAnswered{Err: errTopicRecreated})
+		return
+	}
+	p.flushBy = deadline
+	if p.tracker != nil {
+		p.collect()
+		p.mapAlarm.stop()
+		p.offer(ctx)
+	}
+	p.flush(ctx)
+}
+
+// callbackReturned sends the final commit that OnRevoking held back.
+func (p *partition) callbackReturned(ctx actor.Context) {
+	p.drain.consulted = false
+	if !p.finalBy.IsZero() && p.machine.CanCommit() {
+		p.requestFinalCommit(ctx, p.finalBy)
+	}
+}
+
+func (p *partition) flush(ctx actor.Context) {
+	if p.committer == nil || p.flushBy.IsZero() {
+		return
+	}
+	p.flushID++
+	p.finalID = p.flushID
+	ctx.Send(p.committer, &flushWanted{id: p.finalID, tp: p.tp, epoch: p.epoch, deadline: p.flushBy, from: p.self})
 }
 
 // abandonHandler says that the handler is no longer waited for. Its gate stays closed until it returns.
