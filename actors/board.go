@@ -69,11 +69,12 @@ const (
 	conditionPaused
 	conditionFailed
 	conditionUserPaused
+	conditionRead
 )
 
 // String returns the word that PartitionStats documents.
 func (c condition) String() string {
-	return [...]string{"waiting", "flowing", "window_full", "backing_off", "paused", "failed", "user_paused"}[c]
+	return [...]string{"waiting", "flowing", "window_full", "backing_off", "paused", "failed", "user_paused", "read"}[c]
 }
 
 // cell is one partition's place on the board; its partition actor and the committer write it.
@@ -90,14 +91,16 @@ type cell struct {
 	finishedEpoch atomic.Int32
 	topicID       atomic.Pointer[kafka.TopicID]
 	end           atomic.Int64
-	inTransit     atomic.Int64
-	delivered     atomic.Uint64
-	acked         atomic.Uint64
-	redelivered   atomic.Uint64
-	restarts      atomic.Uint64
-	skipped       atomic.Uint64
-	delivery      atomic.Pointer[Delivery]
-	engine        atomic.Pointer[engine]
+	// limit is where the reading ends.
+	limit       atomic.Int64
+	inTransit   atomic.Int64
+	delivered   atomic.Uint64
+	acked       atomic.Uint64
+	redelivered atomic.Uint64
+	restarts    atomic.Uint64
+	skipped     atomic.Uint64
+	delivery    atomic.Pointer[Delivery]
+	engine      atomic.Pointer[engine]
 	// pid is the partition actor, nil before it has started; reasons are why nothing more is delivered now.
 	pid     atomic.Pointer[actor.PID]
 	reasons atomic.Uint32
@@ -125,7 +128,7 @@ func newCell(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) *cell {
 	c := &cell{tp: tp, epoch: epoch}
 	c.offered.cell = c
 	c.finishedEpoch.Store(kafka.NoLeaderEpoch)
-	for _, offset := range []*atomic.Int64{&c.position, &c.finished, &c.committed, &c.end} {
+	for _, offset := range []*atomic.Int64{&c.position, &c.finished, &c.committed, &c.end, &c.limit} {
 		offset.Store(kafka.NoOffset)
 	}
 	return c
@@ -171,7 +174,7 @@ func (c *cell) stats() PartitionStats {
 		Condition: condition(c.condition.Load()).String(),
 		Position:  c.position.Load(), Committed: c.committed.Load(), InTransit: int(c.inTransit.Load()),
 		Delivered: c.delivered.Load(), Acked: c.acked.Load(), Redelivered: c.redelivered.Load(),
-		Restarts: c.restarts.Load(), Skipped: c.skipped.Load(), HandlerOffset: kafka.NoOffset,
+		Restarts: c.restarts.Load(), Skipped: c.skipped.Load(), HandlerOffset: kafka.NoOffset, End: c.limit.Load(),
 	}
 	if end := c.end.Load(); end >= 0 && s.Position >= 0 {
 		s.Lag, s.LagKnown = max(end-s.Position, 0), true

@@ -181,7 +181,7 @@ func (g *group) callbackDone(ctx actor.Context, m *callbackDone) {
 	}
 	call.then(ctx)
 	if err != nil && g.shared.settings.Callbacks.Strict {
-		g.failConsumer(ctx, fmt.Errorf("troupe: callback %s of %v: %w", call.name, call.partitions, err))
+		g.closeByItself(ctx, fmt.Errorf("troupe: callback %s of %v: %w", call.name, call.partitions, err))
 	}
 	g.nextCallback(ctx)
 }
@@ -224,6 +224,7 @@ func (g *group) assigningCallback(ctx actor.Context, grants []rebalance.Grant) {
 func (g *group) assignedCallback(ctx actor.Context) {
 	grants := g.callbacks.arrived
 	g.callbacks.arrived = nil
+	slices.SortFunc(grants, func(a, b rebalance.Grant) int { return a.TopicPartition.Compare(b.TopicPartition) }) // starts are decided in no order
 	calls := g.shared.settings.Callbacks
 	g.queueCallback(ctx, &callbackCall{
 		name: "OnAssigned", function: calls.Assigned, rights: capability.RightsAssigned, partitions: partitionsOf(grants),

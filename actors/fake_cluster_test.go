@@ -22,6 +22,10 @@ type fakeCluster struct {
 	topics      map[string]*fakeTopic
 	// batch is the number of records of one batch, chunkBatches how many batches one answer has for a partition at most.
 	batch, chunkBatches int
+	// answerBytes is when an answer has no room for further partitions, 0 for never.
+	answerBytes int
+	// localStart is where what the brokers have on their own disks begins.
+	localStart int64
 
 	generation kafka.Generation
 	// members has those that joined, and with false those that were only given an id (KIP-394).

@@ -206,6 +206,11 @@ func (f *fakeClient) read(req *FetchRequest) (response *FetchResponse, something
 		if part == nil {
 			part = c.readPartition(f.broker, p)
 		}
+		c.mu.Lock()
+		if c.answerBytes > 0 && response.Bytes >= c.answerBytes && part.Err == nil {
+			part.Chunk = Chunk{NextOffset: kafka.NoOffset}
+		}
+		c.mu.Unlock()
 		part.TopicPartition, part.Index = p.TopicPartition, i
 		part.Chunk.TopicPartition = p.TopicPartition
 		something = something || part.Err != nil || len(part.Chunk.Data) > 0 || part.Diverging != nil || part.PreferredReadReplica >= 0
@@ -271,6 +276,8 @@ func (f *fakeClient) ListOffsets(ctx context.Context, _ kafka.IsolationLevel, qu
 			out[q.TopicPartition] = OffsetAnswer{Err: kafka.NotLeaderForPartition}
 		case q.Timestamp == rebalance.TimestampLatest:
 			out[q.TopicPartition] = OffsetAnswer{Offset: l.end, LeaderEpoch: l.epoch}
+		case q.Timestamp == rebalance.TimestampEarliestLocal:
+			out[q.TopicPartition] = OffsetAnswer{Offset: max(l.start, f.c.localStart), LeaderEpoch: l.epoch}
 		default:
 			out[q.TopicPartition] = OffsetAnswer{Offset: l.start, LeaderEpoch: l.epoch}
 		}

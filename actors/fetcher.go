@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -231,6 +232,7 @@ func (f *fetcher) fetched(ctx actor.Context, m *fetchDone) {
 		return
 	}
 	var got []buffer.Got
+	empty := !slices.ContainsFunc(m.response.Partitions, func(p FetchedPartition) bool { return len(p.Chunk.Data) > 0 })
 	for i := range m.response.Partitions {
 		answer := &m.response.Partitions[i]
 		want := plan.Wants[answer.Index]
@@ -239,7 +241,7 @@ func (f *fetcher) fetched(ctx actor.Context, m *fetchDone) {
 			f.shared.staleMessage()
 			continue
 		}
-		if part := f.handOver(ctx, want, route, answer); part.Bytes > 0 || part.Failed {
+		if part := f.handOver(ctx, want, route, answer, empty); part.Bytes > 0 || part.Failed {
 			got = append(got, part)
 		}
 	}
@@ -262,19 +264,20 @@ func (f *fetcher) unanswered(ctx actor.Context, plan *buffer.FetchPlan, since ti
 }
 
 // handOver sends a partition what came for it: records, a failure, or news of the log's ends. An answer without any of
-// these is not worth a message, and its want stays open.
-func (f *fetcher) handOver(ctx actor.Context, want buffer.Want, route fetchRoute, answer *FetchedPartition) buffer.Got {
+// these is not worth a message, and its want stays open. empty is true when there were no records for anybody.
+func (f *fetcher) handOver(ctx actor.Context, want buffer.Want, route fetchRoute, answer *FetchedPartition, empty bool) buffer.Got {
 	size := len(answer.Chunk.Data)
 	used := size > 0 || answer.Err != nil || answer.Diverging != nil || answer.PreferredReadReplica >= 0
 	news := answer.HighWatermark != route.highWatermark || answer.LastStableOffset != route.lastStableOffset
-	if used || news {
+	empty = empty && want.ToEnd && !used
+	if used || news || empty {
 		route.highWatermark, route.lastStableOffset = answer.HighWatermark, answer.LastStableOffset
 		if answer.Err != nil { // whatever the next answer says is news
 			route.highWatermark = kafka.NoOffset
 		}
 		f.routes[want.TopicPartition] = route
 		answer.Chunk.MaxBatchBytes = f.shared.settings.MaxBatchBytes
-		ctx.Send(route.pid, &recordsFetched{epoch: want.Epoch, offset: want.Offset, broker: f.broker, answer: *answer, consumed: used})
+		ctx.Send(route.pid, &recordsFetched{epoch: want.Epoch, offset: want.Offset, broker: f.broker, answer: *answer, consumed: used, empty: empty})
 	}
 	return buffer.Got{TopicPartition: want.TopicPartition, Epoch: want.Epoch, Bytes: size, Failed: used && size == 0}
 }

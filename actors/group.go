@@ -110,7 +110,7 @@ func (g *group) receive(ctx actor.Context, message any) {
 		g.closing = true
 		g.feed(ctx, rebalance.Leave{DrainUntil: m.drainUntil, Deadline: m.deadline})
 	case *consumerFailed:
-		g.failConsumer(ctx, m.err)
+		g.closeByItself(ctx, m.err)
 	case *heartbeatAnswered:
 		g.feed(ctx, rebalance.HeartbeatAnswered{Generation: m.generation, Err: m.err})
 	case *sessionLapsed:
@@ -151,6 +151,8 @@ func (g *group) receiveMore(ctx actor.Context, message any) {
 		g.positionsAnswered(ctx, m)
 	case *partitionReleased:
 		g.partitionReleased(ctx, m)
+	case *rangeRead:
+		g.rangeRead(ctx, m)
 	case *givenUpReturned:
 		g.comeBack(ctx)
 	case *callbackDone:
@@ -309,6 +311,10 @@ func (g *group) run(ctx actor.Context, effect rebalance.Effect) {
 		g.assign(ctx, e)
 	case rebalance.MissPartitions:
 		g.missPartitions(e)
+	case rebalance.RangesRead:
+		g.allRead(ctx)
+	case rebalance.RangeGone:
+		g.closeByItself(ctx, e.Err)
 	case rebalance.RevokePartitions:
 		g.revoke(ctx, e)
 	case rebalance.LosePartitions:
@@ -398,8 +404,8 @@ func (g *group) leaveGeneration(ctx actor.Context, e rebalance.LeaveGeneration) 
 	g.tell(ctx, committerKey, left)
 }
 
-// failConsumer ends the whole consumer because a policy says so, in order: drain, commit, leave.
-func (g *group) failConsumer(ctx actor.Context, err error) {
+// closeByItself ends the whole consumer, in order: drain, commit, leave. err is why, nil when it has done what it is for.
+func (g *group) closeByItself(ctx actor.Context, err error) {
 	if g.closing {
 		return
 	}

@@ -156,6 +156,22 @@ func (v *metadataView) infos() map[string]rebalance.TopicInfo {
 	return out
 }
 
+// absent returns the topics that the brokers say they do not have, or never showed.
+func (v *metadataView) absent() map[string]error {
+	var out map[string]error
+	for name, t := range v.topics {
+		gone := errors.Is(t.Err, kafka.UnknownTopicOrPartition) || errors.Is(t.Err, kafka.InvalidTopicException) || hidden(t.Err) && len(t.Partitions) == 0
+		if t.missed == 0 || !gone {
+			continue
+		}
+		if out == nil {
+			out = make(map[string]error)
+		}
+		out[name] = t.Err
+	}
+	return out
+}
+
 // racks returns where each partition's replicas are (KIP-881), nil when the brokers have no racks.
 func (v *metadataView) racks(partitions []PartitionMetadata) [][]string {
 	known := false
@@ -239,7 +255,7 @@ func (g *group) metadataAnswered(ctx actor.Context, m *metadataAnswered) {
 	for _, q := range queries {
 		g.feed(ctx, rebalance.TopicsKnown{Seq: q.seq, Partitions: infos})
 	}
-	g.feed(ctx, rebalance.TopicsChanged{Partitions: infos})
+	g.feed(ctx, rebalance.TopicsChanged{Partitions: infos, Absent: v.absent()})
 	if g.member.State() == rebalance.StateAssigned { // during a rebalance nothing is owned, and much comes back
 		g.stopIdleFetchers(ctx)
 	}

@@ -42,6 +42,8 @@ type standalone struct {
 	mu sync.Mutex
 	// progress is how far partitions had come when a group actor died.
 	progress map[kafka.TopicPartition]progress
+	// ends is where the reading of partitions ends, as far as it is known: it is found once.
+	ends map[kafka.TopicPartition]int64
 }
 
 // progress is a partition's first offset that is not finished, with its leader epoch and the topic's incarnation.
@@ -59,7 +61,7 @@ func newStandalone(config *rebalance.StandaloneConfig) *standalone {
 	if err != nil {
 		panic(err) // the settings are checked
 	}
-	return &standalone{machine: machine, progress: make(map[kafka.TopicPartition]progress)}
+	return &standalone{machine: machine, progress: make(map[kafka.TopicPartition]progress), ends: make(map[kafka.TopicPartition]int64)}
 }
 
 // remember keeps how far partitions have come whose group actor is dead. Handlers that still run may finish more: that comes
@@ -82,6 +84,20 @@ func (s *standalone) remembered(tp kafka.TopicPartition) (progress, bool) {
 	defer s.mu.Unlock()
 	before, ok := s.progress[tp]
 	return before, ok
+}
+
+// endAt notes where a partition's reading ends, end returns it.
+func (s *standalone) endAt(tp kafka.TopicPartition, end int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ends[tp] = end
+}
+
+func (s *standalone) end(tp kafka.TopicPartition) (int64, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end, ok := s.ends[tp]
+	return end, ok
 }
 
 // progress returns how far the partition has come, and false when it has not begun under this epoch.
@@ -128,6 +144,19 @@ func (g *group) missPartitions(e rebalance.MissPartitions) {
 	}
 	g.absent = e.Partitions
 	g.shared.board.absentees(e.Partitions)
+}
+
+// rangeRead tells the membership of a partition that is read to its end.
+func (g *group) rangeRead(ctx actor.Context, m *rangeRead) {
+	if g.part(m.tp, m.epoch) != nil {
+		g.feed(ctx, rebalance.RangeRead{TopicPartition: m.tp, Epoch: m.epoch, Undone: m.undone})
+	}
+}
+
+// allRead ends the consumer: what it is for is done.
+func (g *group) allRead(ctx actor.Context) {
+	g.shared.logger.Info("all ranges are read")
+	g.closeByItself(ctx, nil)
 }
 
 // trust keeps the session from ever being over: without a group there is no membership that could be lost.

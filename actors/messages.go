@@ -343,6 +343,14 @@ type partitionReleased struct {
 	err         error
 }
 
+// rangeRead: partition -> group: all of its range is read and finished, and nothing more is read; or, undone, no longer so.
+type rangeRead struct {
+	silent
+	tp     kafka.TopicPartition
+	epoch  kafka.AssignmentEpoch
+	undone bool
+}
+
 // consumerFailed: partition -> group: the policy says to stop the whole consumer.
 type consumerFailed struct {
 	silent
@@ -396,6 +404,8 @@ type recordsFetched struct {
 	broker   kafka.Broker
 	answer   FetchedPartition
 	consumed bool // the credit is used up
+	// empty is true when the whole answer had no data, for no partition, and the want is ToEnd.
+	empty bool
 }
 
 // fetchUnanswered: fetcher -> partition: the broker gave no answer to a fetch of it, which was sent at that time. The want

@@ -59,6 +59,7 @@ type partition struct {
 
 	intake  intake
 	handler handlerSide
+	rangeSide
 	parallelSide
 	pausing
 	seeking
@@ -113,6 +114,7 @@ func (p *partition) Receive(ctx actor.Context) {
 	if !handled {
 		p.receive(ctx, ctx.Message())
 	}
+	p.lookForEnd(ctx)
 	p.publish()
 	p.lookForStall()
 }
@@ -466,6 +468,8 @@ func (p *partition) publish() {
 	switch {
 	case p.intake.failed:
 		how = conditionFailed
+	case p.read:
+		how = conditionRead
 	case p.handler.paused || p.probing > 0:
 		how = conditionPaused
 	case p.paused:
@@ -474,7 +478,7 @@ func (p *partition) publish() {
 		how = conditionBackingOff
 	case p.window.Paused():
 		how = conditionWindowFull
-	case p.intake.fetcher == nil || p.intake.reset != nil || (p.intake.alarm.set && p.intake.failures >= loudAfter):
+	case p.intake.fetcher == nil || p.lookingUp() || (p.intake.alarm.set && p.intake.failures >= loudAfter):
 		how = conditionWaiting
 	}
 	p.cell.condition.Store(int32(how))

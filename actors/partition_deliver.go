@@ -177,7 +177,7 @@ func (p *partition) gather(ctx actor.Context) bool {
 		h.again = append(h.again, records...)
 	}
 	h.leases = append(h.leases, leases...)
-	if !waits || len(h.again) == 0 || len(h.again) >= most || p.window.Room(p.tracker.InTransit()) == 0 || p.intake.waitingMemory {
+	if !waits || len(h.again) == 0 || p.limit.Reached(p.tracker.Position()) || len(h.again) >= most || p.window.Room(p.tracker.InTransit()) == 0 || p.intake.waitingMemory {
 		return len(h.again) > 0
 	}
 	if !h.filling {

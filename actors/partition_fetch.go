@@ -92,6 +92,13 @@ func (p *partition) startDecided(ctx actor.Context, m *startDecided) {
 		return
 	}
 	p.intake.unproven = m.anew
+	if !p.awaitsEnd(ctx, m) {
+		p.begin(ctx, m)
+	}
+}
+
+// begin follows the decision where to start.
+func (p *partition) begin(ctx actor.Context, m *startDecided) {
 	switch d := m.decision.(type) {
 	case rebalance.StartAt:
 		ours := p.adoptMap(m)
@@ -115,6 +122,7 @@ func (p *partition) startFails(offset int64, err error) {
 	p.cell.condition.Store(int32(conditionFailed))
 	p.shared.observe(event.PartitionFailed{Member: p.shared.member(), TopicPartition: p.tp, Offset: offset, Err: err})
 	p.shared.logger.Error("partition cannot start", zap.String("topic", p.tp.Topic), zap.Int32("partition", p.tp.Partition), zap.Error(err))
+	p.cannotEnd(err)
 }
 
 func (p *partition) leaderKnown(ctx actor.Context, m *leaderKnown) {
@@ -129,7 +137,7 @@ func (p *partition) leaderKnown(ctx actor.Context, m *leaderKnown) {
 	in.fetcher, in.leader = m.fetcher, *m
 	p.cell.topicID.Store(&m.topicID)
 	in.wanting = false
-	if in.reset != nil {
+	if p.lookingUp() {
 		p.lookUp(ctx)
 		return
 	}
@@ -153,8 +161,8 @@ var errTopicRecreated = errors.New("troupe: the topic was deleted and made anew"
 // want asks for more when there is room. One want is one credit.
 func (p *partition) want(ctx actor.Context) {
 	in := &p.intake
-	if !p.machine.CanDeliver() || in.fetcher == nil || in.wanting || in.stuck || in.alarm.set || in.reset != nil || in.rewind != nil ||
-		p.seek != nil || in.chunks >= maxChunks {
+	if !p.machine.CanDeliver() || in.fetcher == nil || in.wanting || in.stuck || in.alarm.set || p.lookingUp() || in.rewind != nil ||
+		p.seek != nil || in.chunks >= maxChunks || p.limit.Reached(in.fetchFrom) {
 		return
 	}
 	bytes, ok := p.fetchSize()
@@ -164,7 +172,7 @@ func (p *partition) want(ctx actor.Context) {
 	in.wanting = true
 	ctx.Send(in.fetcher, &recordsWanted{want: buffer.Want{
 		TopicPartition: p.tp, Epoch: p.epoch, TopicID: in.leader.topicID, Offset: in.fetchFrom,
-		LeaderEpoch: in.leader.leaderEpoch, LastFetchedEpoch: in.lastEpoch, MaxBytes: int32(bytes),
+		LeaderEpoch: in.leader.leaderEpoch, LastFetchedEpoch: in.lastEpoch, MaxBytes: int32(bytes), ToEnd: p.limit.End() != kafka.NoOffset,
 	}})
 }
 
@@ -201,6 +209,9 @@ func (p *partition) recordsFetched(ctx actor.Context, m *recordsFetched) {
 			end = answer.LastStableOffset
 		}
 		p.cell.end.Store(end)
+		if m.empty {
+			p.foundNothing(ctx, end)
+		}
 	}
 	if in.unproven && answer.Err == nil {
 		in.unproven = false
@@ -225,7 +236,7 @@ func (p *partition) recordsFetched(ctx actor.Context, m *recordsFetched) {
 		in.lastSize = size
 		p.settleMemory()
 		if answer.Chunk.NextOffset >= 0 {
-			in.fetchFrom, in.lastEpoch = answer.Chunk.NextOffset, answer.Chunk.LastEpoch
+			in.fetchFrom, in.lastEpoch = p.limit.Next(answer.Chunk.NextOffset), answer.Chunk.LastEpoch
 		} else {
 			in.chunks = maxChunks // nothing more until it is known what is wrong with it
 		}
@@ -303,7 +314,7 @@ func (p *partition) retryIntake() time.Duration {
 }
 
 func (p *partition) intakeRetry(ctx actor.Context) {
-	if p.intake.reset != nil {
+	if p.lookingUp() {
 		p.lookUp(ctx)
 		return
 	}
@@ -386,6 +397,10 @@ func (p *partition) takePart(ctx actor.Context, limit int, wait bool) ([]kafka.R
 			return records, lease
 		}
 		reader, ok := in.surplus.Front()
+		if ok && p.limit.Reached(in.decodeFrom) { // the rest lies beyond the end
+			p.dropSurplus()
+			ok = false
+		}
 		if !ok {
 			p.passOver(ctx)
 			return nil, nil
@@ -424,6 +439,7 @@ func (p *partition) decode(ctx actor.Context, reader ChunkReader) bool {
 		p.unreadable(ctx, err)
 		return false
 	default:
+		slab.Records, slab.NextOffset = p.limit.Cut(slab.Records), p.limit.Next(slab.NextOffset)
 		in.decodeFrom = max(in.decodeFrom, slab.NextOffset)
 		in.failed, in.failures = false, 0
 		if slab.Bytes > 0 {

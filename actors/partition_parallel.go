@@ -122,7 +122,8 @@ func (p *partition) fillEngine(ctx actor.Context) {
 		p.work(ctx)
 		e.push(records, keys, engineSlab{bytes: p.intake.delivering - before, leases: slices.Clone(leases)})
 	}
-	e.filled(p.window.Room(p.tracker.InTransit()) == 0 || e.room() == 0 || p.intake.waitingMemory)
+	nothingComes := p.intake.waitingMemory || p.limit.Reached(p.tracker.Position())
+	e.filled(nothingComes || p.window.Room(p.tracker.InTransit()) == 0 || e.room() == 0)
 	if p.userActor() {
 		p.handOut(ctx)
 	}

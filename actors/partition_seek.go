@@ -35,6 +35,9 @@ type engineLeft struct {
 // seekWanted gives the old position up, and goes on at the new one as soon as its offset is known.
 func (p *partition) seekWanted(ctx actor.Context, m *seekWanted) {
 	s := m.sought
+	if s != p.seek && p.holdsSeek(ctx, m) {
+		return
+	}
 	if s == p.seek { // it may start now
 		if p.barred = m.held; !p.barred && s.known.Load() {
 			p.seek = nil

@@ -31,13 +31,13 @@ func (p *partition) waitsFor() (whom string, since time.Time) {
 	in := &p.intake
 	state := p.machine.State()
 	switch {
-	case state != rebalance.PartitionAssigning && state != rebalance.PartitionAssigned, p.orphaned, in.stuck, in.failed, p.paused:
+	case state != rebalance.PartitionAssigning && state != rebalance.PartitionAssigned, p.orphaned, in.stuck, in.failed, p.paused, p.limit.Reached(in.fetchFrom):
 		return "", time.Time{}
-	case state == rebalance.PartitionAssigning && in.reset == nil:
+	case state == rebalance.PartitionAssigning && !p.lookingUp():
 		return waitsForStart, time.Time{}
 	case in.fetcher == nil:
 		return waitsForLeader, time.Time{}
-	case in.reset != nil:
+	case p.lookingUp():
 		return waitsForOffset, time.Time{}
 	case !in.unread.IsZero() && (in.wanting || in.alarm.set): // else it has enough, and asks nobody
 		return waitsForFetch, in.unread

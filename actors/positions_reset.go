@@ -63,22 +63,36 @@ func (r *resetLookup) reason(from, offset int64) string {
 	return r.Reason
 }
 
-// lookUp asks the leader for the offset to reset to.
+// lookUp asks the leader for the offset to reset to, or for where the reading ends.
 func (p *partition) lookUp(ctx actor.Context) {
 	in := &p.intake
-	if in.reset == nil || in.fetcher == nil || in.alarm.set {
+	if !p.lookingUp() || in.fetcher == nil || in.alarm.set {
+		return
+	}
+	if in.leader.follower { // it does not know; leaderKnown comes
+		ctx.Send(p.group, &replicaPreferred{tp: p.tp, epoch: p.epoch, broker: -1})
 		return
 	}
 	in.lookupID++
+	timestamp := int64(0)
+	if in.reset != nil { // where to go on comes before where to end
+		timestamp = in.reset.timestamp()
+	} else {
+		timestamp = p.search.Timestamp()
+	}
 	ctx.Send(in.fetcher, &offsetLookup{id: in.lookupID, epoch: p.epoch, from: p.self, query: OffsetQuery{
-		TopicPartition: p.tp, LeaderEpoch: in.leader.leaderEpoch, Timestamp: in.reset.timestamp(),
+		TopicPartition: p.tp, LeaderEpoch: in.leader.leaderEpoch, Timestamp: timestamp,
 	}})
 }
 
 func (p *partition) offsetFound(ctx actor.Context, m *offsetFound) {
 	in := &p.intake
-	if m.id != in.lookupID || in.reset == nil || p.machine.State() >= rebalance.PartitionRevoking {
+	if m.id != in.lookupID || !p.lookingUp() || p.machine.State() >= rebalance.PartitionRevoking {
 		p.shared.staleMessage() // the question was given up, or took longer than the ownership
+		return
+	}
+	if in.reset == nil {
+		p.endFound(ctx, m.answer)
 		return
 	}
 	answer, done := in.reset.answered(m.answer)
@@ -91,12 +105,7 @@ func (p *partition) offsetFound(ctx actor.Context, m *offsetFound) {
 		err = rebalance.ErrNoOffset
 	}
 	if err != nil {
-		ctx.Send(p.group, &leaderDoubted{tp: p.tp, epoch: p.epoch, err: err})
-		in.unanswered(time.Now(), err)
-		delay := p.retryIntake()
-		p.shared.observe(event.FetchFailed{
-			Member: p.shared.member(), TopicPartition: p.tp, Broker: in.leader.broker, Offset: in.fetchFrom, Err: err, RetryIn: delay,
-		})
+		p.lookUpFailed(ctx, err)
 		return
 	}
 	reason := in.reset.reason(in.fetchFrom, answer.Offset)
@@ -109,4 +118,17 @@ func (p *partition) offsetFound(ctx actor.Context, m *offsetFound) {
 		return
 	}
 	p.reposition(ctx, answer.Offset, reason, nil)
+	if p.search != nil {
+		p.lookUp(ctx)
+	}
+}
+
+// lookUpFailed asks again later.
+func (p *partition) lookUpFailed(ctx actor.Context, err error) {
+	ctx.Send(p.group, &leaderDoubted{tp: p.tp, epoch: p.epoch, err: err})
+	p.intake.unanswered(time.Now(), err)
+	delay := p.retryIntake()
+	p.shared.observe(event.FetchFailed{
+		Member: p.shared.member(), TopicPartition: p.tp, Broker: p.intake.leader.broker, Offset: p.intake.fetchFrom, Err: err, RetryIn: delay,
+	})
 }

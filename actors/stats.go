@@ -64,10 +64,14 @@ type PartitionStats struct {
 	// State is the partition's state, such as "ASSIGNED".
 	State string
 	// Condition is "flowing", "waiting" (for a leader or an offset), "window_full", "backing_off", "paused" (restart budget
-	// spent, for the partition or one of its keys), "failed" (a batch cannot be read) or "user_paused" (Consumer.Pause).
+	// spent, for the partition or one of its keys), "failed" (a batch cannot be read), "user_paused" (Consumer.Pause) or "read" (all
+	// up to End is read and finished).
 	Condition string
 	// Position is the next offset to deliver, kafka.NoOffset while unknown.
 	Position int64
+	// End is where the reading ends (api.ReadRange): the first offset that is not read any more. kafka.NoOffset before it is
+	// known, and for a partition that is read on for ever.
+	End int64
 	// Committed is the offset the coordinator confirmed, kafka.NoOffset while there is none.
 	Committed int64
 	// InTransit is the number of records delivered and not below the contiguous finished point.

@@ -23,6 +23,7 @@ var rules = []struct {
 	{"ALateAckIsStale", lateAckIsStale, false},
 	{"AnUnknownTopicIsJoinedWhenItAppears", unknownTopic, true},
 	{"WithoutAGroupPartitionsBeginWhereTheyAreAssigned", withoutAGroupWhereAssigned, true},
+	{"ARangeEndsByItself", aRangeEndsByItself, true},
 	{"APatternFollowsTheTopics", aPatternFollowsTheTopics, true},
 	{"ATopicThatIsDeletedLeavesThePattern", aTopicThatIsDeletedLeavesThePattern, false},
 	{"RejoinOnDemand", rejoinOnDemand, true},

@@ -90,6 +90,12 @@ type LosePartitions struct {
 	Cause  error
 }
 
+// RangesRead: all ranges are read and finished; the consumer may close. Comes once.
+type RangesRead struct{}
+
+// RangeGone: a range cannot be read to its end; the consumer is to close. Err is a *[RangeError]. Comes once.
+type RangeGone struct{ Err error }
+
 // Left: the member is out of the group; the tree may stop. Err says what did not go well, nil if all did.
 type Left struct{ Err error }
 
@@ -122,6 +128,8 @@ func (AssignPartitions) memberEffect() {}
 func (MissPartitions) memberEffect()   {}
 func (RevokePartitions) memberEffect() {}
 func (LosePartitions) memberEffect()   {}
+func (RangesRead) memberEffect()       {}
+func (RangeGone) memberEffect()        {}
 func (Left) memberEffect()             {}
 func (Failed) memberEffect()           {}
 func (Moved) memberEffect()            {}

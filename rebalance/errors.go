@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/troupego/troupe/pkg/kafka"
 )
 
 // Misuse of a machine. A shell that sees one of these has a bug; the machine's state did not change.
@@ -29,6 +31,8 @@ var (
 	ErrFutureClaim = errors.New("partitions claimed of a generation to come")
 	// ErrTopicRecreated means that a topic was deleted and made anew under its name.
 	ErrTopicRecreated = errors.New("topic made anew")
+	// ErrNoPartition means that a partition does not exist, or may not be seen, which a bounded reading does not wait for.
+	ErrNoPartition = errors.New("the partition does not exist")
 	// ErrBadAnswer means that the coordinator answered without an error and without what the answer must hold.
 	ErrBadAnswer = errors.New("answer makes no sense")
 	// ErrNotReleased means that a partition was not let go before the deadline of the drain; it was declared lost.
@@ -99,6 +103,26 @@ func (e *ProtocolMismatchError) Error() string {
 
 // Unwrap returns the broker's refusal.
 func (e *ProtocolMismatchError) Unwrap() error { return e.Err }
+
+// RangeError says that a range of a partition cannot be read to its end ([StandaloneConfig].Ends). It ends the consumer.
+type RangeError struct {
+	// TopicPartition is the partition, or kafka.WholeTopic.
+	TopicPartition kafka.TopicPartition
+	// Err wraps [ErrNoPartition], [ErrTopicRecreated], [ErrNoOffset], or is what a person has to mend.
+	Err error
+}
+
+// Error names the partition and the cause.
+func (e *RangeError) Error() string {
+	what := e.TopicPartition.String()
+	if e.TopicPartition.Partition == kafka.AnyPartition {
+		what = e.TopicPartition.Topic
+	}
+	return fmt.Sprintf("the range of %s cannot be read to its end: %v", what, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *RangeError) Unwrap() error { return e.Err }
 
 func unexpected(in any, state fmt.Stringer) error {
 	return fmt.Errorf("rebalance: %w: %T in %s", ErrUnexpectedInput, in, state)

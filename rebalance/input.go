@@ -79,7 +79,19 @@ type PartitionReleased struct {
 }
 
 // TopicsChanged tells of refreshed metadata for the topics watched (partition counts and topic ids).
-type TopicsChanged struct{ Partitions map[string]TopicInfo }
+type TopicsChanged struct {
+	Partitions map[string]TopicInfo
+	// Absent are topics that the brokers say they do not have, or do not show, and why.
+	Absent map[string]error
+}
+
+// RangeRead says that all of a partition's range is read and finished ([StandaloneConfig].Ends).
+type RangeRead struct {
+	TopicPartition kafka.TopicPartition
+	Epoch          kafka.AssignmentEpoch
+	// Undone takes that back: the position was set back.
+	Undone bool
+}
 
 // TopicRecreated says that a topic was deleted and made anew under its name: what is held of it is of another log. It is
 // given up at once, and the member joins again to be given it anew.
@@ -121,6 +133,7 @@ func (CommitFenced) memberInput()        {}
 func (PartitionStarted) memberInput()    {}
 func (PartitionReleased) memberInput()   {}
 func (TopicsChanged) memberInput()       {}
+func (RangeRead) memberInput()           {}
 func (TopicRecreated) memberInput()      {}
 func (SubscriptionChanged) memberInput() {}
 func (Rejoin) memberInput()              {}

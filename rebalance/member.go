@@ -225,6 +225,8 @@ func (m *Member) handle(now time.Time, in Input) error {
 		return m.leaveAnswered(now, in)
 	case Tick:
 		return m.tick(now)
+	case RangeRead:
+		// A member reads on for ever.
 	}
 	return unexpected(in, m.state)
 }

@@ -18,6 +18,7 @@ var memberInputs = map[string]func(r *rig) Input{
 	"CommitFenced":        func(*rig) Input { return CommitFenced{Generation: 5, Err: kafka.UnknownMemberID} },
 	"PartitionStarted":    func(*rig) Input { return PartitionStarted{TopicPartition: tp("t", 0), Epoch: 1} },
 	"PartitionReleased":   func(*rig) Input { return PartitionReleased{TopicPartition: tp("t", 0), Epoch: 1} },
+	"RangeRead":           func(*rig) Input { return RangeRead{TopicPartition: tp("t", 0), Epoch: 1} },
 	"TopicsChanged":       func(r *rig) Input { return TopicsChanged{Partitions: r.counts(9, 2)} },
 	"TopicRecreated":      func(*rig) Input { return TopicRecreated{Topic: "t"} },
 	"SubscriptionChanged": func(*rig) Input { return SubscriptionChanged{Topics: []string{"t", "u"}} },
@@ -42,6 +43,7 @@ UNJOINED Leave: >LEAVING >UNJOINED Left
 UNJOINED LeaveAnswered: -
 UNJOINED PartitionReleased: -
 UNJOINED PartitionStarted: -
+UNJOINED RangeRead: error
 UNJOINED Rejoin: error
 UNJOINED SessionExpired: -
 UNJOINED Start: >JOINING SendJoin
@@ -59,6 +61,7 @@ JOINING Leave: >LEAVING >UNJOINED Left
 JOINING LeaveAnswered: -
 JOINING PartitionReleased: -
 JOINING PartitionStarted: -
+JOINING RangeRead: error
 JOINING Rejoin: -
 JOINING SessionExpired: -
 JOINING Start: error
@@ -76,6 +79,7 @@ SYNCING Leave: >LEAVING SendLeave
 SYNCING LeaveAnswered: -
 SYNCING PartitionReleased: -
 SYNCING PartitionStarted: -
+SYNCING RangeRead: error
 SYNCING Rejoin: -
 SYNCING SessionExpired: -
 SYNCING Start: error
@@ -93,6 +97,7 @@ ASSIGNING Leave: >LEAVING RevokePartitions(2)
 ASSIGNING LeaveAnswered: -
 ASSIGNING PartitionReleased: error
 ASSIGNING PartitionStarted: -
+ASSIGNING RangeRead: error
 ASSIGNING Rejoin: >REVOKING RevokePartitions(2)
 ASSIGNING SessionExpired: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin
 ASSIGNING Start: error
@@ -110,6 +115,7 @@ ASSIGNED Leave: >LEAVING RevokePartitions(2)
 ASSIGNED LeaveAnswered: -
 ASSIGNED PartitionReleased: error
 ASSIGNED PartitionStarted: -
+ASSIGNED RangeRead: error
 ASSIGNED Rejoin: >REVOKING RevokePartitions(2)
 ASSIGNED SessionExpired: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin
 ASSIGNED Start: error
@@ -127,6 +133,7 @@ REVOKING Leave: >LEAVING RevokePartitions(2)
 REVOKING LeaveAnswered: -
 REVOKING PartitionReleased: -
 REVOKING PartitionStarted: -
+REVOKING RangeRead: error
 REVOKING Rejoin: -
 REVOKING SessionExpired: LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin
 REVOKING Start: error
@@ -144,6 +151,7 @@ REVOKED Leave: >LEAVING SendLeave
 REVOKED LeaveAnswered: -
 REVOKED PartitionReleased: -
 REVOKED PartitionStarted: -
+REVOKED RangeRead: error
 REVOKED Rejoin: -
 REVOKED SessionExpired: LeaveGeneration >UNJOINED >JOINING SendJoin
 REVOKED Start: error
@@ -161,6 +169,7 @@ LEAVING Leave: RevokePartitions(2)
 LEAVING LeaveAnswered: -
 LEAVING PartitionReleased: -
 LEAVING PartitionStarted: -
+LEAVING RangeRead: error
 LEAVING Rejoin: -
 LEAVING SessionExpired: LosePartitions(2) LeaveGeneration SendLeave
 LEAVING Start: error
@@ -178,6 +187,7 @@ FATAL Leave: >LEAVING >UNJOINED Left
 FATAL LeaveAnswered: -
 FATAL PartitionReleased: -
 FATAL PartitionStarted: -
+FATAL RangeRead: error
 FATAL Rejoin: error
 FATAL SessionExpired: -
 FATAL Start: error

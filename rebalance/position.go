@@ -12,6 +12,8 @@ const (
 	TimestampLatest int64 = -1
 	// TimestampEarliest asks for the start of the log.
 	TimestampEarliest int64 = -2
+	// TimestampEarliestLocal asks for the start of what the leader has on its own disks, not in a remote tier (KIP-405).
+	TimestampEarliestLocal int64 = -4
 )
 
 // Reasons of a [StartFromReset].

@@ -17,6 +17,9 @@ type StandaloneConfig struct {
 	// Topics are read whole: every partition that they have, from where the position says, and every one that they get. A
 	// topic is here or has partitions above, not both.
 	Topics map[string]StartPosition
+	// Ends says where the reading ends, of each of Partitions and, by kafka.WholeTopic, of each of Topics; nil for nowhere. With
+	// it a topic has the partitions that it has when it is first seen.
+	Ends map[kafka.TopicPartition]EndPosition
 }
 
 // Standalone is the assignment of a consumer without a group (Java: KafkaConsumer.assign). It stands in the place of a
@@ -25,6 +28,9 @@ type StandaloneConfig struct {
 //
 // What it is assigned is its own for as long as it lives: nothing is ever revoked but by Leave, and nothing is lost but with
 // a topic that was made anew. A partition that does not exist is granted when it appears.
+//
+// With ends ([StandaloneConfig].Ends) it tells when all is read ([RangesRead]), or that this can never be ([RangeGone]): what is
+// missing is then not waited for, and a topic that was made anew is not what was to be read.
 //
 // Invariants ([Standalone.Valid]): only what is assigned is owned, each partition under one epoch, in ASSIGNING, ASSIGNED and
 // LEAVING alone; something starts exactly in ASSIGNING, and drains only in LEAVING.
@@ -44,6 +50,8 @@ type Standalone struct {
 	// releaseBy is when partitions that were not released are declared lost.
 	releaseBy time.Time
 	leave     leaving
+	// ranges is nil when the reading has no end.
+	ranges *ranges
 
 	out []Effect
 }
@@ -64,8 +72,11 @@ func NewStandalone(config StandaloneConfig) (*Standalone, error) {
 		return nil, err
 	}
 	s := &Standalone{
-		config: StandaloneConfig{Partitions: maps.Clone(config.Partitions), Topics: maps.Clone(config.Topics)},
+		config: StandaloneConfig{Partitions: maps.Clone(config.Partitions), Topics: maps.Clone(config.Topics), Ends: maps.Clone(config.Ends)},
 		counts: make(map[string]int32), anew: make(map[string]bool), added: make(map[kafka.TopicPartition]bool),
+	}
+	if config.Ends != nil {
+		s.ranges = newRanges()
 	}
 	s.topics = slices.Collect(maps.Keys(config.Topics))
 	for tp := range config.Partitions {
@@ -99,13 +110,15 @@ func (c *StandaloneConfig) check() error {
 			return fmt.Errorf("rebalance: stand-alone: %s: %w", topic, err)
 		}
 	}
-	return nil
+	return c.checkEnds()
 }
 
 // Successor returns a consumer in UNJOINED that takes over from s, which must not be stepped any more: it knows what s saw
 // of the topics, and its epochs go on above those of s.
 func (s *Standalone) Successor() *Standalone {
-	return &Standalone{config: s.config, topics: s.topics, epoch: s.epoch, counts: s.counts, anew: s.anew, added: s.added}
+	return &Standalone{
+		config: s.config, topics: s.topics, epoch: s.epoch, counts: s.counts, anew: s.anew, added: s.added, ranges: s.ranges.successor(),
+	}
 }
 
 // Step takes one input and returns what to do about it, in order. With an error the effects returned are to be carried out
@@ -127,6 +140,8 @@ func (s *Standalone) handle(now time.Time, in Input) error {
 		return s.topicsChanged(in)
 	case TopicRecreated:
 		return s.topicRecreated(in)
+	case RangeRead:
+		return s.rangeRead(in)
 	case PartitionStarted:
 		return s.partitionStarted(in)
 	case PartitionReleased:
@@ -188,10 +203,13 @@ func (s *Standalone) topicsChanged(in TopicsChanged) error {
 			continue
 		}
 		before, seen := s.counts[topic]
+		if _, whole := s.config.Topics[topic]; whole && seen && s.ranges != nil {
+			info.Partitions = min(info.Partitions, before) // as of the start
+		}
 		for partition := range info.Partitions {
 			tp := kafka.TopicPartition{Topic: topic, Partition: partition}
 			_, wanted := s.start(tp)
-			if _, has := held[tp]; has || !wanted {
+			if _, has := held[tp]; has || !wanted || s.ranges != nil && s.ranges.read[tp] {
 				continue
 			}
 			if seen && partition >= before {
@@ -212,7 +230,11 @@ func (s *Standalone) topicsChanged(in TopicsChanged) error {
 	if len(grants) > 0 {
 		s.emit(AssignPartitions{Grants: grants})
 	}
-	return s.assignedIfStarted()
+	if err := s.assignedIfStarted(); err != nil {
+		return err
+	}
+	s.lookForRanges(in)
+	return nil
 }
 
 // missPartitions tells of partitions whose topic is there and does not have them, when they are others than before.
@@ -250,6 +272,12 @@ func (s *Standalone) partitionStarted(in PartitionStarted) error {
 // leaving it is given up anyway.
 func (s *Standalone) topicRecreated(in TopicRecreated) error {
 	if s.state != StateAssigning && s.state != StateAssigned {
+		return nil
+	}
+	if s.ranges != nil { // the log that was to be read is gone
+		if s.unread(in.Topic) {
+			s.rangeGone(kafka.WholeTopic(in.Topic), ErrTopicRecreated)
+		}
 		return nil
 	}
 	s.anew[in.Topic] = true

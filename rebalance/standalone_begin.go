@@ -25,6 +25,9 @@ func (s *Standalone) Begin(now int64, tp kafka.TopicPartition, known Reached) St
 	start, _ := s.start(tp)
 	_, atOffset := start.Offset()
 	anew := s.anew[tp.Topic] || known.Anew
+	if anew && s.ranges != nil {
+		return StartFails{Err: &RangeError{TopicPartition: tp, Err: ErrTopicRecreated}}
+	}
 	switch {
 	case known.Finished >= 0 && !known.Anew:
 		// What is stored may still be of the topic that is gone. Too low an offset repeats, too high a one would skip.

@@ -120,6 +120,7 @@ var aloneInputs = map[string]func(r *aloneRig) Input{
 	"PartitionReleased":   func(*aloneRig) Input { return PartitionReleased{TopicPartition: tp("t", 0), Epoch: 1} },
 	"TopicsChanged":       func(*aloneRig) Input { return seen(map[string]int32{"t": 1, "u": 2}) },
 	"TopicRecreated":      func(*aloneRig) Input { return TopicRecreated{Topic: "t"} },
+	"RangeRead":           func(*aloneRig) Input { return RangeRead{TopicPartition: tp("t", 0), Epoch: 1} },
 	"SubscriptionChanged": func(*aloneRig) Input { return SubscriptionChanged{Topics: []string{"t"}} },
 	"GiveUp":              func(*aloneRig) Input { return GiveUp{} },
 	"Rejoin":              func(*aloneRig) Input { return Rejoin{} },

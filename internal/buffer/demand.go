@@ -50,6 +50,8 @@ type Want struct {
 	LastFetchedEpoch int32
 	// MaxBytes is the most that is wanted, in bytes, and what the want counts against the budget.
 	MaxBytes int32
+	// ToEnd says that the partition is read to an end: it is also told when there is nothing.
+	ToEnd bool
 }
 
 // FetchPlan is one fetch to send.

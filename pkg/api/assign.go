@@ -23,16 +23,23 @@ type assignPart struct {
 	topic      *topicAssignment
 }
 
-// topicAssignment is a topic that is read whole.
+// topicAssignment is a topic that is read whole, partitionAssignment one partition; end is nil where it is read on for ever.
 type topicAssignment struct {
 	topic string
 	start rebalance.StartPosition
+	end   *rebalance.EndPosition
 }
 
-// assigned is what all of a consumer's Assign and AssignTopic add up to.
+type partitionAssignment struct {
+	Assignment
+	end *rebalance.EndPosition
+}
+
+// assigned is what all of a consumer's Assign and AssignTopic, or ReadRange, add up to; ranges and others count them.
 type assigned struct {
-	partitions []Assignment
-	topics     []topicAssignment
+	partitions     []partitionAssignment
+	topics         []topicAssignment
+	ranges, others int
 }
 
 // Assign has the consumer read partitions on its own, without a group: with Config.GroupID empty. Several of it, and of
@@ -71,7 +78,10 @@ func (a assignPart) addTo(p *parts) {
 	if p.assigned == nil {
 		p.assigned = new(assigned)
 	}
-	p.assigned.partitions = append(p.assigned.partitions, a.partitions...)
+	p.assigned.others++
+	for _, one := range a.partitions {
+		p.assigned.partitions = append(p.assigned.partitions, partitionAssignment{Assignment: one})
+	}
 	if a.topic != nil {
 		p.assigned.topics = append(p.assigned.topics, *a.topic)
 	}
@@ -105,6 +115,12 @@ func (a *assigned) standalone(p *parts) (*rebalance.StandaloneConfig, []Problem)
 		Partitions: make(map[kafka.TopicPartition]rebalance.StartPosition), Topics: make(map[string]rebalance.StartPosition),
 	}
 	var problems []Problem
+	if a.ranges > 0 {
+		config.Ends = make(map[kafka.TopicPartition]rebalance.EndPosition)
+		if a.others > 0 {
+			problems = append(problems, Problem{Field: "ReadRange", Want: "Assign or ReadRange, not both: one never ends, the other does"})
+		}
+	}
 	if len(a.partitions)+len(a.topics) == 0 {
 		problems = append(problems, Problem{Field: "Assign", Want: "at least one partition"})
 	}
@@ -115,35 +131,48 @@ func (a *assigned) standalone(p *parts) (*rebalance.StandaloneConfig, []Problem)
 		}
 	}
 	used := make(map[string]bool)
-	check := func(field, topic string, start rebalance.StartPosition) []Problem {
-		problems := broken([]rule{
+	check := func(field, startField, topic string, start rebalance.StartPosition, end *rebalance.EndPosition) []Problem {
+		problems := broken(append([]rule{
 			{field, topic, isTopicName(topic), topicNameWant},
 			{field, topic, !isTopicName(topic) || handled[topic] || used[topic], "a topic that a registration handles"},
-			startRule(field+".Start", start, p.positions != nil),
-		})
+			startRule(startField, start, p.positions != nil),
+		}, endRules(field, start, end)...))
 		used[topic] = true
 		return problems
 	}
 	for _, t := range a.topics {
 		field := fmt.Sprintf("AssignTopic(%s)", shortQuote(t.topic))
+		startField := field + ".Start"
+		if t.end != nil {
+			field = rangeField(kafka.WholeTopic(t.topic))
+			startField = field + ".From"
+			config.Ends[kafka.WholeTopic(t.topic)] = *t.end
+		}
 		_, twice := config.Topics[t.topic]
 		_, atOffset := t.start.Offset()
-		problems = append(problems, check(field, t.topic, t.start)...)
+		problems = append(problems, check(field, startField, t.topic, t.start, t.end)...)
 		problems = append(problems, broken([]rule{
 			{field, nil, !twice, "each topic once"},
-			{field + ".Start", t.start, !atOffset, "a policy (rebalance.StartBy); an offset is one partition's, see Assign"},
+			{startField, t.start, !atOffset, "a policy (rebalance.StartBy); an offset is one partition's, see Assign"},
+			{field + ".To", t.end, t.end == nil || !isOffset(*t.end), "a time or the end; an offset is one partition's"},
 		})...)
 		config.Topics[t.topic] = t.start
 	}
 	for i, one := range a.partitions {
 		field, tp := fmt.Sprintf("Assign[%d]", i), one.Partition
+		startField := field + ".Start"
+		if one.end != nil {
+			field = rangeField(tp)
+			startField = field + ".From"
+			config.Ends[tp] = *one.end
+		}
 		_, twice := config.Partitions[tp]
 		_, whole := config.Topics[tp.Topic]
-		problems = append(problems, check(field, tp.Topic, one.Start)...)
+		problems = append(problems, check(field, startField, tp.Topic, one.Start, one.end)...)
 		problems = append(problems, broken([]rule{
 			{field, tp.Partition, tp.Partition >= 0, "a partition of at least 0"},
 			{field, tp.String(), !twice, "each partition once"},
-			{field, tp.String(), !whole, "Assign or AssignTopic for a topic, not both"},
+			{field, tp.String(), !whole, "a topic whole or some of its partitions, not both"},
 		})...)
 		config.Partitions[tp] = one.Start
 	}
@@ -154,7 +183,7 @@ func (a *assigned) standalone(p *parts) (*rebalance.StandaloneConfig, []Problem)
 		}
 		for _, topic := range r.topics {
 			if !used[topic] && isTopicName(topic) {
-				problems = append(problems, r.problem("topics", shortQuote(topic), "a topic that Assign or AssignTopic has"))
+				problems = append(problems, r.problem("topics", shortQuote(topic), "a topic that Assign, AssignTopic or ReadRange has"))
 			}
 		}
 	}

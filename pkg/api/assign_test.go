@@ -106,7 +106,7 @@ func TestEachRuleOfAssignNamesWhatIsWrongAndWhatWouldBeRight(t *testing.T) {
 		want  []Problem
 	}{
 		"nothing": {[]Part{Assign(), Handle("orders", nothing)}, []Problem{
-			{"Assign", "", "at least one partition"}, {`Handle("orders").topics`, `"orders"`, "a topic that Assign or AssignTopic has"}}},
+			{"Assign", "", "at least one partition"}, {`Handle("orders").topics`, `"orders"`, "a topic that Assign, AssignTopic or ReadRange has"}}},
 		"no topic":           {[]Part{handled, one("orders", 0, begin), one("", 0, begin)}, []Problem{{"Assign[1]", `""`, topicNameWant}}},
 		"negative partition": {[]Part{handled, one("orders", -1, begin)}, []Problem{{"Assign[0]", "-1", "a partition of at least 0"}}},
 		"negative offset": {[]Part{handled, one("orders", 0, rebalance.StartAtOffset(-5))}, []Problem{
@@ -120,12 +120,12 @@ func TestEachRuleOfAssignNamesWhatIsWrongAndWhatWouldBeRight(t *testing.T) {
 		"not handled": {[]Part{handled, one("orders", 0, begin), one("clicks", 0, begin), one("clicks", 1, begin)}, []Problem{
 			{"Assign[1]", `"clicks"`, "a topic that a registration handles"}}},
 		"not assigned": {[]Part{handled, Handle([]string{"clicks", "bad topic"}, nothing), one("orders", 0, begin)}, []Problem{
-			{`Handle("clicks", "bad topic").topics`, `"clicks"`, "a topic that Assign or AssignTopic has"},
+			{`Handle("clicks", "bad topic").topics`, `"clicks"`, "a topic that Assign, AssignTopic or ReadRange has"},
 			{`Handle("clicks", "bad topic").topics`, `"bad topic"`, topicNameWant}}},
 		"a pattern": {[]Part{Handle(Matching("o.*"), nothing), handled, one("orders", 0, begin)}, []Problem{
 			{`Handle(Matching("o.*")).topics`, `Matching("o.*")`, "names of topics beside Assign: patterns are for groups"}}},
 		"both ways": {[]Part{handled, one("orders", 0, begin), AssignTopic("orders", begin)}, []Problem{
-			{"Assign[0]", `"orders-0"`, "Assign or AssignTopic for a topic, not both"}}},
+			{"Assign[0]", `"orders-0"`, "a topic whole or some of its partitions, not both"}}},
 		"topic twice": {[]Part{handled, AssignTopic("orders", begin), AssignTopic("orders", begin)}, []Problem{
 			{`AssignTopic("orders")`, "", "each topic once"}}},
 		"an offset for a topic": {[]Part{handled, AssignTopic("orders", rebalance.StartAtOffset(3))}, []Problem{

@@ -96,7 +96,8 @@ func onHandlerStack() bool {
 	}
 }
 
-// Done is closed when the consumer has ended: by Close, by Spawn's context, or because it failed for good.
+// Done is closed when the consumer has ended: by Close, by Spawn's context, because it failed for good, or because all of its
+// ranges are read ([ReadRange]).
 func (c *Consumer) Done() <-chan struct{} { return c.tree.Done() }
 
 // Err returns why the consumer ended: nil while it runs and after a clean close. A handler that spent its restart budget

@@ -14,7 +14,7 @@ import (
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
-// Part is what [Spawn] takes after the Config: a [Registration], an [Option], or an [Assign], in any order.
+// Part is what [Spawn] takes after the Config: a [Registration], an [Option], an [Assign], or a [ReadRange], in any order.
 type Part interface{ addTo(*parts) }
 
 // Option attaches something to a consumer. Of an option given twice the last one holds.

@@ -19,7 +19,7 @@ import (
 	"github.com/troupego/troupe/supervisor"
 )
 
-// Spawn starts a consumer: one member of the group, or a reader of what it is assigned ([Assign]), as one tree of actors. It
+// Spawn starts a consumer: one member of the group, or a reader of what it is assigned ([Assign], [ReadRange]), as one tree of actors. It
 // returns at once, without waiting for a broker; Consumer.WaitJoined waits. The error is a *[ConfigError] with everything that
 // is wrong at once, and then nothing was started. Brokers that are not there are tried for as long as the consumer lives; a
 // refusal by the group that no further try can mend ends it, see [Consumer.WaitJoined].
@@ -54,7 +54,7 @@ func Spawn(ctx context.Context, config Config, parts ...Part) (*Consumer, error)
 }
 
 // Run spawns a consumer, waits until it ends or ctx does, and closes it. It returns nil when ctx ended and everything was
-// committed in time; else the configuration error, why the consumer ended, or what Close could not finish
+// committed in time, or all ranges were read ([ReadRange]); else the configuration error, why the consumer ended, or what Close could not finish
 // (*actors.CloseError).
 func Run(ctx context.Context, config Config, parts ...Part) error {
 	consumer, err := Spawn(ctx, config, parts...)
