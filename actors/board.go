@@ -120,12 +120,12 @@ type cell struct {
 	sought atomic.Pointer[sought]
 	// left is the engine of the position before, while calls of it run.
 	left atomic.Pointer[engine]
-	// positionEpoch outlives the partition actor's incarnations, as the committer's view of the epoch does.
-	positionEpoch atomic.Uint32
+	// positionEpoch lies outside of the cell for a round that is under way, which is not to keep a partition that is gone. It outlives the partition actor's incarnations, as the committer's view of the epoch does.
+	positionEpoch *atomic.Uint32
 }
 
 func newCell(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) *cell {
-	c := &cell{tp: tp, epoch: epoch}
+	c := &cell{tp: tp, epoch: epoch, positionEpoch: new(atomic.Uint32)}
 	c.offered.cell = c
 	c.finishedEpoch.Store(kafka.NoLeaderEpoch)
 	for _, offset := range []*atomic.Int64{&c.position, &c.finished, &c.committed, &c.end, &c.limit} {

@@ -269,6 +269,13 @@ func (g *group) revokingCallback(ctx actor.Context, grants []rebalance.Grant, dr
 			l.left++
 		}
 	}
+	for _, call := range g.callbacks.queue { // a close that does not drain any more
+		if call.name == "OnRevoking" && drainUntil.Before(call.deadline) {
+			if call.deadline = drainUntil; call.begun {
+				call.hurry()
+			}
+		}
+	}
 	g.callbacks.revocations = append(g.callbacks.revocations, l)
 	g.queueCallback(ctx, &callbackCall{
 		name: "OnRevoking", function: calls.Revoking, rights: capability.RightsRevoking, partitions: partitionsOf(l.grants), deadline: drainUntil,

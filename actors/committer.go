@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -313,17 +314,19 @@ var errPositionLeft = fmt.Errorf("%w: the position was set elsewhere", commit.Er
 // positionsLeft returns a function, for any goroutine, that reports whether a partition of the round has left the position
 // epoch that its offset is of.
 func (c *committer) positionsLeft(round commit.Round) func() bool {
-	cells := make([]*cell, len(round.Offsets))
+	type run struct {
+		now  *atomic.Uint32
+		sent uint32
+	}
+	var runs []run
 	for i := range round.Offsets {
-		cells[i] = c.cells[round.Offsets[i].TopicPartition]
+		offset := &round.Offsets[i]
+		if cell := c.cells[offset.TopicPartition]; cell != nil && cell.epoch == offset.Epoch {
+			runs = append(runs, run{cell.positionEpoch, offset.PositionEpoch})
+		}
 	}
 	return func() bool {
-		for i, cell := range cells {
-			if offset := &round.Offsets[i]; cell != nil && cell.epoch == offset.Epoch && cell.positionEpoch.Load() > offset.PositionEpoch {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(runs, func(r run) bool { return r.now.Load() > r.sent })
 	}
 }
 

@@ -94,7 +94,7 @@ const engineBacklog = 4
 func newEngine(s *shared, config partitionConfig, notify func()) *engine {
 	reg := config.registration
 	e := &engine{
-		shared: s, reg: reg, tp: config.tp, epoch: config.epoch, pool: s.pools[reg], notify: notify, armed: true, hungry: true, most: 1,
+		shared: s, reg: reg, tp: config.tp, epoch: config.epoch, pool: config.pool, notify: notify, armed: true, hungry: true, most: 1,
 		lanes: buffer.NewLanes(buffer.LanesConfig{Capacity: s.settings.MaxInTransit, Ordered: reg.Order == OrderKey}),
 	}
 	e.wanted = min(s.settings.MaxInTransit/2, max(engineBacklog*reg.Workers, 2*reg.MaxRecords))

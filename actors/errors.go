@@ -14,7 +14,8 @@ var ErrNoGroup = errors.New("troupe: the consumer is in no group")
 
 // Why a handler's context ended, for context.Cause; rebalance.ErrRevoked and rebalance.ErrLost are the others.
 var (
-	// ErrClosing: the consumer is closing. Close returns it, too, when it is called from inside a handler.
+	// ErrClosing: the consumer is closing. Close and Abandon return it, too, when they are called from inside a handler or a
+	// callback.
 	ErrClosing = errors.New("troupe: consumer is closing")
 	// ErrHandlerRestarted: the handler's actor is being replaced.
 	ErrHandlerRestarted = errors.New("troupe: handler restarted")
@@ -73,10 +74,10 @@ func (e *HandlerError) Error() string {
 // Unwrap returns the cause.
 func (e *HandlerError) Unwrap() error { return e.Err }
 
-// CloseError says what a Close could not finish before its deadline. Nothing in it is lost: what was not committed is
+// CloseError says what a Close could not finish before its deadline, or what an Abandon did not wait for. Nothing in it is lost: what was not committed is
 // delivered again to the partition's next owner.
 type CloseError struct {
-	// Cause is context.DeadlineExceeded, context.Canceled, or what failed.
+	// Cause is context.DeadlineExceeded, context.Canceled, ErrAbandoned, or what failed.
 	Cause error
 	// Uncommitted are the partitions with finished work that the coordinator did not confirm.
 	Uncommitted []UncommittedPartition

@@ -102,7 +102,7 @@ func TestGates_AbandonReportsTheHandlerOnceAndItsReturn(t *testing.T) {
 
 func TestSlots_FirstComeFirstServed(t *testing.T) {
 	inMailboxes(t, func(m *mailboxes) {
-		s := &slots{sys: m.sys, limit: 1}
+		s := newSlots(m.sys, 1)
 		a, b, c := m.new(nil), m.new(nil), m.new(nil)
 		assert.True(t, s.enter(a))
 		assert.False(t, s.enter(b))
@@ -120,7 +120,7 @@ func TestSlots_FirstComeFirstServed(t *testing.T) {
 
 func TestSlots_TwoPlacesThatGetFreeAtOnceWakeTwo(t *testing.T) {
 	inMailboxes(t, func(m *mailboxes) {
-		s := &slots{sys: m.sys, limit: 2}
+		s := newSlots(m.sys, 2)
 		a, b := m.new(nil), m.new(nil)
 		x := m.new(nil)
 		assert.True(t, s.enter(x))
@@ -138,7 +138,7 @@ func TestSlots_TwoPlacesThatGetFreeAtOnceWakeTwo(t *testing.T) {
 
 func TestSlots_AWaiterThatIsGoneOrNotReadyHoldsNobodyUp(t *testing.T) {
 	inMailboxes(t, func(m *mailboxes) {
-		s := &slots{sys: m.sys, limit: 1}
+		s := newSlots(m.sys, 1)
 		a, b, c := m.new(nil), m.new(nil), m.new(nil)
 		assert.True(t, s.enter(a))
 		assert.False(t, s.enter(b))
@@ -152,7 +152,7 @@ func TestSlots_AWaiterThatIsGoneOrNotReadyHoldsNobodyUp(t *testing.T) {
 
 func TestSlots_PassGivesTheTurnOnAndOneThatWaitsKeepsItsPlace(t *testing.T) {
 	inMailboxes(t, func(m *mailboxes) {
-		s := &slots{sys: m.sys, limit: 1}
+		s := newSlots(m.sys, 1)
 		a, b, c := m.new(nil), m.new(nil), m.new(nil)
 		assert.True(t, s.enter(a))
 		assert.False(t, s.enter(b))
@@ -170,7 +170,7 @@ func TestSlots_PassGivesTheTurnOnAndOneThatWaitsKeepsItsPlace(t *testing.T) {
 
 func TestSlots_NoWakeUpIsLostUnderLoad(t *testing.T) {
 	inMailboxes(t, func(m *mailboxes) {
-		s := &slots{sys: m.sys, limit: 3}
+		s := newSlots(m.sys, 3)
 		var mu sync.Mutex
 		inside, most, done := 0, 0, 0
 		const actors, turns = 20, 30

@@ -68,8 +68,10 @@ type group struct {
 
 	// absent are partitions assigned without a group that their topic does not have.
 	absent []kafka.TopicPartition
-	// subscription is what the member asks for, in order.
+	// subscription is what the member asks for, in order. unasked is true while patterns wait for the first look at the cluster,
+	// and the member for them.
 	subscription []string
+	unasked      bool
 }
 
 // need is work that waits for the coordinator.

@@ -66,7 +66,7 @@ type metadataQuery struct {
 
 func newMetadataView(s *shared, self *actor.PID) *metadataView {
 	return &metadataView{
-		shared: s, client: s.network.Metadata(), work: newWorker(s.sys, self, &s.workers), all: s.selection.HasPatterns(),
+		shared: s, client: s.network.Metadata(), work: newWorker(s.sys, self, &s.workers), all: s.handlers.Load().selection.HasPatterns(),
 		brokers: make(map[int32]kafka.Broker), topics: make(map[string]*topicView),
 	}
 }
@@ -203,9 +203,15 @@ func (v *metadataView) leader(tp kafka.TopicPartition) (PartitionMetadata, kafka
 	return p, broker, ok && p.Leader >= 0
 }
 
-// watched are the topics whose metadata is kept fresh.
+// watched are the topics whose metadata is kept fresh: also those that are not subscribed to any more, while partitions of
+// them are owned.
 func (g *group) watched() []string {
 	out := slices.Concat(g.subscription, g.metadata.led)
+	for tp := range g.parts {
+		if _, subscribed := slices.BinarySearch(g.subscription, tp.Topic); !subscribed {
+			out = append(out, tp.Topic)
+		}
+	}
 	slices.Sort(out)
 	return slices.Compact(out)
 }
@@ -318,7 +324,7 @@ func (g *group) mergeMetadata(m *ClusterMetadata) {
 	v.brokers = m.Brokers
 	defer g.publishMissing()
 	for name, fresh := range m.Topics {
-		if v.all && !g.concerns(name, &fresh) {
+		if !g.concerns(name, &fresh) { // patterns choose among all of the cluster's
 			continue
 		}
 		old := v.topics[name]

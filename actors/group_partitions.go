@@ -3,6 +3,7 @@ package actors
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -22,8 +23,10 @@ type part struct {
 	epoch kafka.AssignmentEpoch
 	key   string
 	cell  *cell
-	phase partPhase
-	route route
+	// registration handles it for as long as it is owned.
+	registration *Registration
+	phase        partPhase
+	route        route
 	// told is true when OnAssigning has returned: before that nothing starts. held is true until OnAssigned has returned: before
 	// that nothing is delivered. leaving is the revocation that callbacks hold up.
 	told    bool
@@ -82,6 +85,7 @@ func (g *group) assign(ctx actor.Context, e rebalance.AssignPartitions) {
 		g.starts.asked = nil // an answer that is still under way may be older than another owner's last commit
 		g.shared.observe(event.PartitionsAssigned{Member: g.shared.member(), Partitions: partitionsOf(e.Grants)})
 	}
+	handlers := g.shared.handlers.Load()
 	for _, grant := range e.Grants {
 		tp, epoch := grant.TopicPartition, grant.Epoch
 		if lost := g.parts[tp]; lost != nil { // lost, and granted anew before it has let go
@@ -90,13 +94,17 @@ func (g *group) assign(ctx actor.Context, e rebalance.AssignPartitions) {
 				uncommitted: int(lost.cell.inTransit.Load()), err: rebalance.ErrLost,
 			})
 		}
-		p := &part{tp: tp, epoch: epoch, key: fmt.Sprintf("partition-%s-%d", tp, epoch), cell: newCell(tp, epoch), route: noRoute}
+		entry := handlers.entry(tp.Topic)
+		p := &part{
+			tp: tp, epoch: epoch, key: fmt.Sprintf("partition-%s-%d", tp, epoch), cell: newCell(tp, epoch), route: noRoute,
+			registration: entry.registration,
+		}
 		g.parts[tp] = p
 		g.shared.board.add(p.cell)
 		g.loan.want[tp] = struct{}{}
 		policy := g.shared.settings.TreeRestart
 		policy.OnSpent = supervisor.PauseAndProbe
-		config := partitionConfig{tp: tp, epoch: epoch, cell: p.cell, registration: g.shared.registration(tp.Topic), group: g.self}
+		config := partitionConfig{tp: tp, epoch: epoch, cell: p.cell, registration: entry.registration, pool: entry.pool, group: g.self}
 		pid := g.spawnWith(ctx, p.key, policy, func() actor.Actor { return newPartition(g.shared, config) })
 		g.introduce(ctx, p, pid, partStarting)
 	}
@@ -272,6 +280,9 @@ func (g *group) release(ctx actor.Context, p *part, m *partitionReleased) {
 	g.Stop(ctx, p.key)
 	g.shared.memory.drop(partitionHolder(p.tp, p.epoch))
 	g.shared.board.remove(p.tp, p.epoch)
+	if _, subscribed := slices.BinarySearch(g.subscription, p.tp.Topic); !subscribed {
+		g.forgetTopics([]string{p.tp.Topic})
+	}
 	g.shared.observe(event.PartitionReleased{
 		Member: g.shared.member(), TopicPartition: p.tp, Epoch: p.epoch, Committed: m.committed, Uncommitted: m.uncommitted, Err: m.err,
 	})

@@ -27,7 +27,7 @@ type membership interface {
 func (g *group) newMembership() membership {
 	if alone := g.shared.standalone; alone != nil {
 		alone.machine = alone.machine.Successor()
-		g.subscription = g.shared.selection.Topics(nil)
+		g.subscription = g.shared.handlers.Load().selection.Topics(nil)
 		return alone.machine
 	}
 	return g.newMember()

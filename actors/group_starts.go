@@ -93,18 +93,21 @@ func (g *group) offsetsFetched(ctx actor.Context, m *offsetsFetched) {
 		q.answers[tp] = answer
 	}
 	byTopic := make(map[string]map[int32]rebalance.Committed)
+	resets := make(map[string]rebalance.ResetPolicy)
 	for tp := range q.waiting {
 		answer, ok := q.answers[tp]
-		if !ok {
+		p := g.parts[tp]
+		if !ok || p == nil {
 			continue
 		}
+		resets[tp.Topic] = p.registration.Reset
 		if byTopic[tp.Topic] == nil {
 			byTopic[tp.Topic] = make(map[int32]rebalance.Committed)
 		}
 		byTopic[tp.Topic][tp.Partition] = rebalance.Committed{Offset: answer.Offset, LeaderEpoch: answer.LeaderEpoch}
 	}
 	for topic, committed := range byTopic {
-		decisions := rebalance.DecideStarts(time.Now().UnixMilli(), topic, committed, q.others(topic), g.shared.registration(topic).Reset)
+		decisions := rebalance.DecideStarts(time.Now().UnixMilli(), topic, committed, q.others(topic), resets[topic])
 		for partition, decision := range decisions {
 			tp := kafka.TopicPartition{Topic: topic, Partition: partition}
 			g.decided(ctx, tp, decision, q.answers[tp])

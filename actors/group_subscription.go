@@ -12,32 +12,11 @@ import (
 	"github.com/troupego/troupe/rebalance"
 )
 
-// selection returns who wants which topics. The settings were checked, so every pattern has a meaning.
-func (s *Settings) selection() *rebalance.Selection {
-	rules := make([]rebalance.TopicRule, len(s.Registrations))
-	for i := range s.Registrations {
-		r := &s.Registrations[i]
-		rules[i] = rebalance.TopicRule{Names: r.Topics, Allow: r.Allow, Deny: r.Deny}
-	}
-	selection, err := rebalance.NewSelection(rules)
-	if err != nil {
-		panic(err)
-	}
-	return selection
-}
-
-// registration returns who handles a topic, nil for nobody.
-func (s *shared) registration(topic string) *Registration {
-	if i, ok := s.selection.Rule(topic); ok {
-		return &s.settings.Registrations[i]
-	}
-	return nil
-}
-
 // firstTopics returns what the member asks for at first: nothing is known while patterns wait for the first metadata.
 func (g *group) firstTopics() []string {
-	g.subscription = g.shared.selection.Topics(nil)
-	if g.shared.selection.HasPatterns() {
+	selection := g.shared.handlers.Load().selection
+	g.subscription = selection.Topics(nil)
+	if g.unasked = selection.HasPatterns(); g.unasked {
 		return nil
 	}
 	return g.subscription
@@ -87,7 +66,20 @@ func (g *group) resubscribe(ctx actor.Context) {
 	if !g.metadata.all {
 		return
 	}
-	var listed, gone []string
+	listed, gone := g.listed()
+	before := g.subscription
+	g.subscription = g.shared.handlers.Load().selection.Topics(listed)
+	g.forgetTopics(slices.DeleteFunc(slices.Clone(gone), func(name string) bool { return g.metadata.topics[name].known() }))
+	if first := g.metadata.answered.IsZero(); !first && slices.Equal(g.subscription, before) {
+		return
+	}
+	g.tellSubscription(before)
+	g.unasked = false
+	g.feed(ctx, rebalance.SubscriptionChanged{Topics: slices.Clone(g.subscription), Gone: gone})
+}
+
+// listed returns the topics that patterns choose among, and those that are gone.
+func (g *group) listed() (listed, gone []string) {
 	for name, topic := range g.metadata.topics {
 		switch {
 		case topic.Internal:
@@ -97,12 +89,11 @@ func (g *group) resubscribe(ctx actor.Context) {
 			gone = append(gone, name)
 		}
 	}
-	before := g.subscription
-	g.subscription = g.shared.selection.Topics(listed)
-	g.forgetTopics(gone)
-	if first := g.metadata.answered.IsZero(); !first && slices.Equal(g.subscription, before) {
-		return
-	}
+	return listed, gone
+}
+
+// tellSubscription tells everybody but the member what is subscribed to now.
+func (g *group) tellSubscription(before []string) {
 	changed := event.SubscriptionChanged{
 		Member: g.shared.member(), Topics: slices.Clone(g.subscription),
 		Added: without(g.subscription, before), Removed: without(before, g.subscription),
@@ -111,21 +102,13 @@ func (g *group) resubscribe(ctx actor.Context) {
 	g.shared.observe(changed)
 	g.shared.logger.Info("subscription changed", zap.Int("topics", len(changed.Topics)),
 		zap.Strings("added", changed.Added), zap.Strings("removed", changed.Removed))
-	g.feed(ctx, rebalance.SubscriptionChanged{Topics: changed.Topics, Gone: gone})
 }
 
-// forgetTopics drops what is known of topics that are gone and that nobody asks for any more: there is no end to the names that
-// come and go.
-func (g *group) forgetTopics(gone []string) {
-	wanted := make(map[string]bool)
-	for _, name := range g.watched() {
-		wanted[name] = true
-	}
-	for tp := range g.parts {
-		wanted[tp.Topic] = true
-	}
-	for _, name := range gone {
-		if !wanted[name] && !g.metadata.topics[name].known() {
+// forgetTopics drops what is known of topics that nobody asks for any more: there is no end to the names that come and go.
+func (g *group) forgetTopics(names []string) {
+	watched := g.watched()
+	for _, name := range names {
+		if _, wanted := slices.BinarySearch(watched, name); !wanted {
 			delete(g.metadata.topics, name)
 		}
 	}

@@ -17,8 +17,9 @@ import (
 func TestATopicOfAPatternThatIsGoneIsForgottenWhenNobodyAsksForIt(t *testing.T) {
 	settings := Settings{Registrations: []Registration{{Topics: []string{"named"}, Allow: []string{"t-.*"}}}}
 	shared := &shared{
-		settings: settings, selection: settings.selection(), board: newBoard("billing"), logger: zap.NewNop(), observe: func(event.Event) {},
+		settings: settings, board: newBoard("billing"), logger: zap.NewNop(), observe: func(event.Event) {},
 	}
+	shared.handlers.Store(newHandlers(shared, settings.Registrations))
 	g := newGroup(shared)
 	var err error
 	g.member, err = rebalance.NewMember(rebalance.MemberConfig{

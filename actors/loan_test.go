@@ -139,10 +139,10 @@ func (w *treeWorld) startProbed(look func(*group)) {
 	sys := newSystem(nil, nil)
 	s := &shared{
 		settings: w.settings, network: w.c, logger: zap.NewNop(), observe: w.observe, sys: sys, gates: newGates(sys),
-		slots: &slots{sys: sys}, memory: newMemory(sys, w.settings.MemoryBudget), board: newBoard(w.settings.GroupID),
-		session:   newSession(sys, w.settings.SessionTimeout),
-		selection: w.settings.selection(),
+		slots: newSlots(sys, w.settings.Concurrency), memory: newMemory(sys, w.settings.MemoryBudget), board: newBoard(w.settings.GroupID),
+		session: newSession(sys, w.settings.SessionTimeout),
 	}
+	s.handlers.Store(newHandlers(s, w.settings.Registrations))
 	w.tree = &Tree{shared: s, closed: make(chan struct{}), done: make(chan struct{})}
 	w.tree.mu.Lock()
 	defer w.tree.mu.Unlock()

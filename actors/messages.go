@@ -37,7 +37,7 @@ type workDone struct {
 	result any
 }
 
-// shutdown: Tree.Close -> root -> group. Answered by groupEnded.
+// shutdown: Tree.Close, Tree.Abandon -> root -> group. Answered by groupEnded.
 type shutdown struct {
 	silent
 	drainUntil time.Time

@@ -21,7 +21,9 @@ type partitionConfig struct {
 	epoch        kafka.AssignmentEpoch
 	cell         *cell
 	registration *Registration
-	group        *actor.PID
+	// pool is the registration's; nil under OrderPartition.
+	pool  *pool
+	group *actor.PID
 }
 
 // partition owns one partition under one assignment epoch: its position, the surplus of fetched records, the window, the
@@ -271,8 +273,8 @@ func (p *partition) stop(actor.Context) {
 		p.releaseSlot()
 	}
 	p.endEngine(stopped)
-	if pool := p.shared.pools[p.registration]; pool != nil {
-		pool.seats.forget(p.self)
+	if p.pool != nil {
+		p.pool.seats.forget(p.self)
 	}
 	p.resumeWaiters()
 	for _, w := range p.commits {

@@ -26,7 +26,7 @@ type pool struct {
 }
 
 func newPool(s *shared, reg *Registration) *pool {
-	return &pool{shared: s, reg: reg, limit: reg.Workers, seats: &slots{sys: s.sys, limit: reg.Workers}}
+	return &pool{shared: s, reg: reg, limit: reg.Workers, seats: newSlots(s.sys, reg.Workers)}
 }
 
 // offer says that a partition has work. It costs little when the partition stands in the line already.

@@ -143,7 +143,7 @@ func (g *group) positionsAnswered(ctx actor.Context, m *positionsAnswered) {
 		// Each by itself: that another one has an offset says nothing of how old this partition is.
 		decisions := rebalance.DecideStarts(time.Now().UnixMilli(), tp.Topic,
 			map[int32]rebalance.Committed{tp.Partition: {Offset: offset, LeaderEpoch: kafka.NoLeaderEpoch}},
-			rebalance.GroupCommitsNone, g.shared.registration(tp.Topic).Reset)
+			rebalance.GroupCommitsNone, g.parts[tp].registration.Reset)
 		g.decided(ctx, tp, decisions[tp.Partition], CommittedOffset{Offset: kafka.NoOffset, LeaderEpoch: kafka.NoLeaderEpoch})
 	}
 	g.assignedCallback(ctx)

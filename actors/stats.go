@@ -29,6 +29,8 @@ type Stats struct {
 	RepeatedAcks, ForeignAcks uint64
 	// StaleMessages counts messages between actors dropped because their epoch, or the actor they were for, had ended.
 	StaleMessages uint64
+	// Concurrency is how many handlers may run at once in the member, 0 for no limit (Consumer.SetConcurrency).
+	Concurrency int
 	// MemoryHeld is the bytes of fetched records held.
 	MemoryHeld int64
 	// EventsDropped counts events the observer was too slow for.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/event"
-	"github.com/troupego/troupe/rebalance"
 )
 
 // shared is what every actor of a tree knows: the settings, the ports, and the few registers that outlive single actors.
@@ -33,14 +32,12 @@ type shared struct {
 	// tree is what tokens act on; tokens numbers them.
 	tree   *Tree
 	tokens atomic.Uint64
-	// pools has the workers of the registrations under OrderKey and OrderNone.
-	pools map[*Registration]*pool
+	// handlers says who handles which topics. The group actor alone changes it; it outlives that one.
+	handlers atomic.Pointer[handlers]
 	// workers counts the goroutines that talk to brokers.
 	workers workerCount
 	// standalone is nil in a group.
 	standalone *standalone
-	// selection says which topics are wanted, by the index of their registration.
-	selection *rebalance.Selection
 }
 
 // Tree is one consumer-group member: a tree of actors and the handles to it. Its methods are safe from any goroutine.
@@ -48,13 +45,15 @@ type Tree struct {
 	shared  *shared
 	rootPID *actor.PID
 
-	closing   sync.Once
-	closed    chan struct{}
-	done      chan struct{}
-	mu        sync.Mutex
-	err       error
-	report    closeReport
-	abandoned bool
+	closing    sync.Once
+	abandoning sync.Once
+	closed     chan struct{}
+	done       chan struct{}
+	mu         sync.Mutex
+	err        error
+	report     closeReport
+	// abandoned is true when the deadline ended it, hurried when handlers were not to be waited for.
+	abandoned, hurried bool
 	// leaveBy is when leaving had to be done, late whether it was not done by then.
 	leaveBy time.Time
 	late    bool
@@ -77,21 +76,15 @@ func SpawnTree(settings Settings, deps Deps) *Tree {
 	sys := newSystem(deps.Logger, deps.System)
 	s := &shared{
 		settings: settings, network: deps.Network, logger: deps.Logger, observe: deps.Observe, sys: sys,
-		gates: newGates(sys), slots: &slots{sys: sys, limit: settings.Concurrency},
+		gates: newGates(sys), slots: newSlots(sys, settings.Concurrency),
 		memory: newMemory(sys, settings.MemoryBudget), board: newBoard(settings.GroupID),
 		session:    newSession(sys, settings.SessionTimeout),
 		standalone: newStandalone(settings.Standalone),
-		selection:  settings.selection(),
-		pools:      make(map[*Registration]*pool),
 	}
+	s.handlers.Store(newHandlers(s, settings.Registrations))
 	if s.standalone != nil {
 		s.session.trust()
 		s.board.standalone = true
-	}
-	for i := range settings.Registrations {
-		if reg := &settings.Registrations[i]; reg.Order != OrderPartition {
-			s.pools[reg] = newPool(s, reg)
-		}
 	}
 	t := &Tree{shared: s, closed: make(chan struct{}), done: make(chan struct{})}
 	s.tree = t
@@ -134,6 +127,7 @@ func (t *Tree) Err() error {
 func (t *Tree) Stats() Stats {
 	stats := t.shared.board.stats()
 	stats.GaveUp = t.shared.gates.givenUp(time.Now())
+	stats.Concurrency = int(t.shared.slots.limit.Load())
 	stats.MemoryHeld = t.shared.memory.held()
 	stats.StaleMessages += uint64(t.shared.sys.droppedMessages())
 	return stats
@@ -186,11 +180,14 @@ func (t *Tree) StartClose(deadline time.Time) {
 		total := max(deadline.Sub(now), 0)
 		// Handlers get the larger part; the rest is for the final commit and LeaveGroup, with a little to spare.
 		rest := min(total*2/5, 5*time.Second)
-		spare := min(total/10, 500*time.Millisecond)
+		drainUntil, leave := deadline.Add(-rest), leaveBy(now, deadline)
 		t.mu.Lock()
-		t.deadline, t.leaveBy = deadline, deadline.Add(-spare)
+		t.deadline, t.leaveBy = deadline, leave
+		if t.hurried {
+			drainUntil = now
+		}
 		t.mu.Unlock()
-		t.shared.sys.root.Send(t.rootPID, &shutdown{drainUntil: deadline.Add(-rest), deadline: deadline.Add(-spare)})
+		t.shared.sys.root.Send(t.rootPID, &shutdown{drainUntil: drainUntil, deadline: leave})
 		go t.enforce(deadline)
 	})
 }
@@ -220,14 +217,25 @@ func (t *Tree) abandon() {
 }
 
 // Close closes the tree and waits for it, no longer than ctx and CloseTimeout allow. It may be called any number of times
-// from anywhere; every caller gets the same result. Called from a handler, with its context, it starts the close and
-// returns ErrClosing.
+// from anywhere; every caller gets the same result. Called from a handler or a callback, with its context, it starts the close
+// and returns ErrClosing.
 func (t *Tree) Close(ctx context.Context) error {
+	deadline := t.closeBy(ctx)
+	t.StartClose(deadline)
+	return t.awaitClose(ctx, deadline)
+}
+
+// closeBy is until when a close of ctx may take.
+func (t *Tree) closeBy(ctx context.Context) time.Time {
 	deadline := time.Now().Add(t.shared.settings.CloseTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
-		deadline = d
+		return d
 	}
-	t.StartClose(deadline)
+	return deadline
+}
+
+// awaitClose waits for the close that has begun, unless it would wait for its own caller.
+func (t *Tree) awaitClose(ctx context.Context, deadline time.Time) error {
 	if t.InHandler(ctx) || t.InCallback(ctx) {
 		return ErrClosing
 	}
@@ -273,7 +281,7 @@ func (t *Tree) settle(cause error) error {
 // closeResult says what was not finished.
 func (t *Tree) closeResult(cause error) error {
 	t.mu.Lock()
-	report, err, abandoned, late := t.report, t.err, t.abandoned, t.late
+	report, err, abandoned, late, hurried := t.report, t.err, t.abandoned, t.late, t.hurried
 	t.mu.Unlock()
 	if cause == nil && abandoned {
 		cause = context.DeadlineExceeded
@@ -296,7 +304,9 @@ func (t *Tree) closeResult(cause error) error {
 		result.Cause = err
 	}
 	if result.Cause == nil && len(result.Running) > 0 {
-		result.Cause = context.DeadlineExceeded // of the drain
+		if result.Cause = context.DeadlineExceeded; hurried { // of the drain
+			result.Cause = ErrAbandoned
+		}
 	}
 	return result
 }

@@ -23,6 +23,31 @@ const (
 type holdings struct {
 	phases map[Grant]holdPhase
 	counts [holdPhases]int
+	// unwanted are grants to be revoked as soon as the state allows it, whatever an assignment says of their partitions.
+	unwanted map[Grant]bool
+}
+
+// unwant marks what is held of topics, and reports whether that is anything.
+func (h *holdings) unwant(topics []string) bool {
+	found := false
+	for _, grant := range h.in(holdStarting, holdStarted) {
+		if slices.Contains(topics, grant.TopicPartition.Topic) {
+			if h.unwanted == nil {
+				h.unwanted = make(map[Grant]bool)
+			}
+			h.unwanted[grant], found = true, true
+		}
+	}
+	return found
+}
+
+// moveUnwanted puts every grant that is marked into a phase and returns them in order.
+func (h *holdings) moveUnwanted(to holdPhase) []Grant {
+	grants := slices.DeleteFunc(h.in(holdStarting, holdStarted), func(g Grant) bool { return !h.unwanted[g] })
+	for _, g := range grants {
+		h.set(g, to)
+	}
+	return grants
 }
 
 func (h *holdings) set(g Grant, phase holdPhase) {
@@ -40,6 +65,7 @@ func (h *holdings) drop(g Grant) {
 	if old, ok := h.phases[g]; ok {
 		h.counts[old]--
 		delete(h.phases, g)
+		delete(h.unwanted, g)
 	}
 }
 
@@ -97,6 +123,11 @@ func (h *holdings) valid(last kafka.AssignmentEpoch) error {
 			return invalid("%s is owned twice", grant.TopicPartition)
 		}
 		owned[grant.TopicPartition] = true
+	}
+	for grant := range h.unwanted {
+		if _, held := h.phases[grant]; !held {
+			return invalid("%s (epoch %d) is unwanted and not held", grant.TopicPartition, grant.Epoch)
+		}
 	}
 	if counts != h.counts {
 		return invalid("counts %v, in truth %v", h.counts, counts)

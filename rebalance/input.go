@@ -102,6 +102,9 @@ type SubscriptionChanged struct {
 	Topics []string
 	// Gone are topics no longer in Topics because they do not exist any more.
 	Gone []string
+	// LetGo are topics whose partitions are to be given up as the member has them now, also when the topic is, or soon will
+	// be, among Topics: they come back as new grants.
+	LetGo []string
 }
 
 // Rejoin asks for a new rebalance. Cause is told to the coordinator.

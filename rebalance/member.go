@@ -101,6 +101,8 @@ type Member struct {
 	previousGeneration kafka.Generation
 	// asked are the topics of the last JoinGroup: what an answer to it may give.
 	asked []string
+	// letGo are topics let go since: what an answer gives of them is not taken.
+	letGo []string
 	// unsubscribed is true when the member was started and waits to hear what to subscribe to.
 	unsubscribed bool
 	// reason is told to the coordinator with the next JoinGroup.

@@ -43,7 +43,7 @@ func (m *Member) joinAfter(now time.Time, wait time.Duration) {
 
 func (m *Member) sendJoin() {
 	// A JoinGroup carries everything that an earlier wish to rejoin was about.
-	m.again, m.asked = "", m.config.Topics
+	m.again, m.asked, m.letGo = "", m.config.Topics, nil
 	if m.entered != kafka.NoGeneration {
 		m.emit(HoldCommits{})
 	}

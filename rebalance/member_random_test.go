@@ -317,7 +317,7 @@ func (s *modelShell) random(choose chooser) Input {
 		}
 		return Rejoin{Cause: "random"}
 	case 15:
-		return SubscriptionChanged{Topics: [][]string{{"t"}, {"t", "u"}, {"u"}, {}}[choose(4)], Gone: [][]string{nil, {"t"}}[choose(2)]}
+		return SubscriptionChanged{Topics: [][]string{{"t"}, {"t", "u"}, {"u"}, {}}[choose(4)], Gone: [][]string{nil, {"t"}}[choose(2)], LetGo: [][]string{nil, {"t"}, {"u", "t"}}[choose(3)]}
 	case 14:
 		s.now = s.now.Add(time.Duration(choose(100)) * 100 * time.Millisecond)
 	default:

@@ -15,10 +15,10 @@ const (
 )
 
 // rebalance begins a rebalance of the generation the member is in: under an eager assignor everything is revoked first,
-// under a cooperative one nothing is before the group has said what moves.
+// under a cooperative one only what the member itself lets go is before the group has said what moves.
 func (m *Member) rebalance(now time.Time, cause string, err error) error {
 	if m.cooperative() {
-		return m.revoke(now, nil, cause, err)
+		return m.revoke(now, m.held.moveUnwanted(holdRevoking), cause, err)
 	}
 	return m.revoke(now, m.held.move(holdRevoking), cause, err)
 }

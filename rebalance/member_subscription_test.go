@@ -106,3 +106,69 @@ func TestASubscriptionThatCannotBeWrittenIsRefusedAndTheOldOneStays(t *testing.T
 		t.Errorf("asks for %v", got)
 	}
 }
+
+func TestATopicLetGoIsRevokedBeforeTheMemberJoinsAgain(t *testing.T) {
+	r := coopRig(t).settled()
+	mine := r.m.Granted()
+	r.step(SubscriptionChanged{Topics: []string{"u"}, LetGo: []string{"t"}}, ">REVOKING RevokePartitions(2)")
+	r.step(SubscriptionChanged{Topics: []string{"t", "u"}}, "").in(StateRevoking) // subscribed again, with another handler
+	r.releaseAll(mine, ">REVOKED >JOINING HoldCommits SendJoin")
+	if got := r.asked(); !slices.Equal(got, []string{"t", "u"}) {
+		t.Errorf("asks for %v", got)
+	}
+	r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
+	r.step(r.syncOK(tp("t", 0), tp("t", 1)), "EnterGeneration >ASSIGNING AssignPartitions(2)")
+	for i, grant := range r.m.Granted() {
+		if grant.Epoch <= mine[i].Epoch {
+			t.Errorf("%v is held on from %v", grant, mine[i])
+		}
+	}
+}
+
+func TestATopicLetGoWhileItsPlaceIsAskedForIsNotTaken(t *testing.T) {
+	for name, assignor := range map[string]Assignor{"eager": Range(), "cooperative": cooperative{}} {
+		for _, resubscribed := range []bool{false, true} {
+			r := newRig(t, func(c *MemberConfig) { c.Assignors, c.Topics = []Assignor{assignor}, []string{"t", "u"} }).to(StateJoining)
+			r.step(SubscriptionChanged{Topics: []string{"u"}, LetGo: []string{"t"}}, "")
+			if resubscribed {
+				r.step(SubscriptionChanged{Topics: []string{"t", "u"}}, "")
+			}
+			r.step(r.joinOK(5, "other"), ">SYNCING SendSync")
+			_ = r.try(r.syncOK(tp("t", 0), tp("u", 0)))
+			if granted := r.m.Granted(); len(granted) > 1 || len(granted) == 1 && granted[0].TopicPartition != tp("u", 0) {
+				t.Errorf("%s: granted %v", name, granted)
+			}
+			if r.m.State() != StateRevoking && r.m.State() != StateJoining {
+				t.Errorf("%s: no rebalance follows, %v", name, r.m.State())
+			}
+		}
+	}
+}
+
+func TestWhatIsHeldOfATopicLetGoDuringARebalanceIsRevokedAtItsEnd(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		r := coopRig(t).settled()
+		mine := r.m.Granted()
+		r.step(Rejoin{}, ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
+		r.step(SubscriptionChanged{LetGo: []string{"t"}}, "")
+		if again {
+			r.step(SubscriptionChanged{Topics: []string{"t"}}, "")
+		}
+		r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
+		r.step(r.syncOK(tp("t", 0), tp("t", 1)), "EnterGeneration >ASSIGNING AssignPartitions(0) >REVOKING RevokePartitions(2)")
+		r.releaseAll(mine, ">REVOKED >JOINING HoldCommits SendJoin")
+		if got := len(r.asked()); got != map[bool]int{false: 0, true: 1}[again] {
+			t.Errorf("asks for %d topics", got)
+		}
+	}
+}
+
+func TestATopicThatGoesToAnotherHandlerComesBackAsANewGrant(t *testing.T) {
+	r := coopRig(t).settled()
+	r.step(SubscriptionChanged{Topics: []string{"t"}, LetGo: []string{"t"}}, ">REVOKING RevokePartitions(2)")
+	if reason := find[Moved](t, r.effects).Cause; reason != "subscribed anew to t" {
+		t.Errorf("cause %q", reason)
+	}
+	r = coopRig(t).settled()
+	r.step(SubscriptionChanged{Topics: []string{"t"}, LetGo: []string{"other"}}, "").in(StateAssigned)
+}

@@ -154,7 +154,7 @@ const reasonGivenUp = "partitions given up"
 const reasonNoOwner = "partitions may have no owner"
 
 // grant gives every partition that is new an epoch of its own. Partitions that the member kept keep theirs; those that it
-// holds and was not given are moved: they are to be given up.
+// holds and was not given, or lets go, are moved: they are to be given up.
 func (m *Member) grant(partitions []kafka.TopicPartition) (grants, moved []Grant) {
 	sorted := slices.Compact(slices.SortedFunc(slices.Values(partitions), kafka.TopicPartition.Compare))
 	held := m.held.epochs()
@@ -163,8 +163,13 @@ func (m *Member) grant(partitions []kafka.TopicPartition) (grants, moved []Grant
 			m.emit(Refused{Err: fmt.Errorf("rebalance: %s assigned: %w", tp, ErrForeignPartition)})
 			continue
 		}
-		if _, kept := held[tp]; kept {
-			delete(held, tp)
+		if epoch, kept := held[tp]; kept {
+			if !m.held.unwanted[Grant{TopicPartition: tp, Epoch: epoch}] {
+				delete(held, tp)
+			}
+			continue
+		}
+		if slices.Contains(m.letGo, tp.Topic) { // asked for before it was let go; a rebalance follows
 			continue
 		}
 		m.epoch++

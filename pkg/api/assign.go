@@ -74,6 +74,14 @@ func AssignTopic(topic string, start rebalance.StartPosition) Part {
 	return assignPart{topic: &topicAssignment{topic: topic, start: start}}
 }
 
+// String returns the name of the function that made it.
+func (a assignPart) String() string {
+	if a.topic != nil {
+		return "AssignTopic"
+	}
+	return "Assign"
+}
+
 func (a assignPart) addTo(p *parts) {
 	if p.assigned == nil {
 		p.assigned = new(assigned)

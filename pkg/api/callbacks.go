@@ -46,7 +46,7 @@ const defaultCallbackTimeout = 30 * time.Second
 
 // WithCallbacks sets the callbacks of a consumer.
 func WithCallbacks(callbacks Callbacks) Option {
-	return optionFunc(func(p *parts) {
+	return optionOf("WithCallbacks", func(p *parts) {
 		if callbacks.Timeout == 0 {
 			callbacks.Timeout = defaultCallbackTimeout
 		}

@@ -82,8 +82,10 @@ func checkConfig(given, c, sound *Config, inGroup bool) []Problem {
 			Field: "CommitStrategy", Value: fmt.Sprintf("%s with %s = %s", strategy.Strategy, strategy.Field, strategy.Value), Want: strategy.Want,
 		})
 	}
-	return append(problems, broken([]rule{{"Concurrency", c.Concurrency, c.Concurrency >= 0, "0 for no limit, or more"}})...)
+	return append(problems, broken([]rule{concurrencyRule(c.Concurrency)})...)
 }
+
+func concurrencyRule(n int) rule { return rule{"Concurrency", n, n >= 0, "0 for no limit, or more"} }
 
 // sound returns c, as the user gave it, with the default in place of every field that is wrong by itself and that another
 // field's bound depends on: a bound made of a wrong value would lead from one error to the next.

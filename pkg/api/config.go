@@ -195,7 +195,8 @@ type Config struct {
 	// *actors.HandlerError.
 	Restart supervisor.Policy
 	// Concurrency is how many deliveries the handlers of this member may work on at once; partitions take turns, first come,
-	// first served. No Kafka property. Default 0: one for every partition. Not negative.
+	// first served. No Kafka property. Default 0: one for every partition. Not negative. It can be changed later, see
+	// [Consumer.SetConcurrency].
 	Concurrency int
 }
 

@@ -19,6 +19,8 @@ type Consumer struct {
 	observer *observer // nil without one
 	// closeTimeout is Config.CloseTimeout.
 	closeTimeout time.Duration
+	// config is the user's, for the defaults of registrations to come.
+	config Config
 }
 
 // Close drains the handlers, commits what is finished, leaves the group and ends every goroutine. It returns at the
@@ -28,18 +30,42 @@ type Consumer struct {
 //
 // It may be called any number of times; every caller gets the same result. The first call sets the time for draining.
 //
-// Inside a handler it cannot wait, since the handler itself is waited for: it starts the close and returns
+// Inside a handler or a callback it cannot wait, since that itself is waited for: it starts the close and returns
 // actors.ErrClosing. A call with the handler's context, or made by the handler's own goroutine, is recognized. A handler
 // that calls Close in a goroutine of its own, with another context, and waits for that goroutine, waits until the context
 // or CloseTimeout ends; the error then names the handler as still running.
 func (c *Consumer) Close(ctx context.Context) error {
-	if !c.tree.InHandler(ctx) && onHandlerStack() {
+	if c.calledByItself(ctx) {
 		c.tree.StartClose(c.closeDeadline(ctx))
 		return actors.ErrClosing
 	}
 	err := c.tree.Close(ctx)
 	c.waitObserver(ctx)
 	return err
+}
+
+// Abandon is Close without the drain: the contexts of handlers end at once (actors.ErrClosing) and nobody waits for them. What
+// is finished is committed, the group is left, and the callbacks are called, all before ctx ends or Config.CloseTimeout has
+// passed; OnRevoking's context has ended then. Handlers that have not returned when it does are Running in the
+// *actors.CloseError, whose cause is actors.ErrAbandoned; what they worked on is delivered again, here or elsewhere, and
+// they hold their goroutines until they return.
+//
+// While a Close is draining, Abandon ends the drain, and both return the result. For the rest see [Consumer.Close]: it may be
+// called any number of times, and inside a handler or a callback it starts what it does and returns actors.ErrClosing. (Java:
+// KafkaConsumer.close with a Duration of zero, but with the final commit.)
+func (c *Consumer) Abandon(ctx context.Context) error {
+	if c.calledByItself(ctx) {
+		c.tree.StartAbandon(c.closeDeadline(ctx))
+		return actors.ErrClosing
+	}
+	err := c.tree.Abandon(ctx)
+	c.waitObserver(ctx)
+	return err
+}
+
+// calledByItself reports whether the caller runs inside a handler or a callback without its context.
+func (c *Consumer) calledByItself(ctx context.Context) bool {
+	return !c.tree.InHandler(ctx) && !c.tree.InCallback(ctx) && onHandlerStack()
 }
 
 func (c *Consumer) closeDeadline(ctx context.Context) time.Time {
@@ -70,9 +96,11 @@ func (c *Consumer) waitObserver(ctx context.Context) {
 	}
 }
 
-// handlerFrames are the functions below which user code runs: functions are called by a runner, and of the actors in a
-// tree only a user's own calls this package.
-var handlerFrames = []string{"/troupe/actors.(*runner).", "/troupe/actors.(*safeActor)."}
+// handlerFrames are the functions below which user code runs: functions are called by a runner or a pool's worker, callbacks
+// by a goroutine of the group's, and of the actors in a tree only a user's own calls this package.
+var handlerFrames = []string{
+	"/troupe/actors.(*runner).", "/troupe/actors.(*pool).", "/troupe/actors.(*safeActor).", "/troupe/actors.(*group).nextCallback.",
+}
 
 // onHandlerStack reports whether the caller runs below a handler, in the handler's own goroutine. Of which consumer the
 // handler is cannot be seen; one that closes another consumer is told ErrClosing as well.

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// ConfigError is everything that is wrong with what was given to [Spawn], [Run] or [Resolve]. Nothing was started.
+// ConfigError is everything that is wrong with what was given to [Spawn], [Run] or [Resolve], and nothing was started; or to
+// [Consumer.Subscribe], [Consumer.Unsubscribe] or [Consumer.SetConcurrency], and nothing was changed.
 type ConfigError struct {
 	// Problems is not empty. It is in the order of Config's fields, then of the registrations, then of the options.
 	Problems []Problem

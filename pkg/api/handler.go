@@ -38,7 +38,7 @@ type BatchHandler func(ctx context.Context, records []kafka.Record) error
 // When the partition comes back to this process, its next handler waits for calls, not for records without a verdict.
 type AsyncHandler func(ctx context.Context, delivery *actors.RecordDelivery)
 
-// Middleware wraps a handler, to do something before and after each record. It is called once, in Spawn; the handler it
+// Middleware wraps a handler, to do something before and after each record. It is called once, in Spawn or Subscribe; the handler it
 // returns is used for every partition at the same time.
 type Middleware func(Handler) Handler
 

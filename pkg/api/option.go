@@ -59,10 +59,17 @@ func gather(list []Part) *parts {
 
 func (r Registration) addTo(p *parts) { p.registrations = append(p.registrations, r) }
 
-type optionFunc func(*parts)
+// namedOption is an option and the name of the function that made it.
+type namedOption struct {
+	name  string
+	apply func(*parts)
+}
 
-func (o optionFunc) addTo(p *parts) { o(p) }
-func (o optionFunc) option()        {}
+func optionOf(name string, apply func(*parts)) Option { return namedOption{name: name, apply: apply} }
+
+func (o namedOption) addTo(p *parts) { o.apply(p) }
+func (o namedOption) option()        {}
+func (o namedOption) String() string { return o.name }
 
 // wantFunction reports an option whose function is nil.
 func (p *parts) wantFunction(option string, isNil bool) {
@@ -72,7 +79,7 @@ func (p *parts) wantFunction(option string, isNil bool) {
 // WithLogger sets the logger. Default, and for nil: none, so that without it and WithObserver a consumer says nothing, not
 // even that it finds no broker or no topic. Records' keys, values and headers are never logged.
 func WithLogger(logger *zap.Logger) Option {
-	return optionFunc(func(p *parts) {
+	return optionOf("WithLogger", func(p *parts) {
 		if p.logger = logger; logger == nil {
 			p.logger = zap.NewNop()
 		}
@@ -82,7 +89,7 @@ func WithLogger(logger *zap.Logger) Option {
 // WithActorSystem makes the consumer's actors live in a system of yours, so that your actors and its handlers' can send
 // each other messages. It is not shut down with the consumer. Default, and for nil: a system of the consumer's own.
 func WithActorSystem(system *actor.ActorSystem) Option {
-	return optionFunc(func(p *parts) { p.system = system })
+	return optionOf("WithActorSystem", func(p *parts) { p.system = system })
 }
 
 // WithSaramaConfig adjusts sarama's settings before connections are made with them: TLS, SASL, a proxy, the local address
@@ -94,7 +101,7 @@ func WithActorSystem(system *actor.ActorSystem) Option {
 // for every connection, also for those made anew before a session ends; a panic in it is an error, and one that blocks is
 // given up after Config.ConnectTimeout.
 func WithSaramaConfig(adjust func(*sarama.Config)) Option {
-	return optionFunc(func(p *parts) {
+	return optionOf("WithSaramaConfig", func(p *parts) {
 		p.wantFunction("WithSaramaConfig", adjust == nil)
 		p.sarama = adjust
 	})
@@ -105,7 +112,7 @@ func WithSaramaConfig(adjust func(*sarama.Config)) Option {
 // Stats().EventsDropped counts. A panic is contained and logged. The last event of a consumer is event.Closed. Switch on
 // the event's type, with a default, since the set of events grows.
 func WithObserver(observe func(event.Event)) Option {
-	return optionFunc(func(p *parts) {
+	return optionOf("WithObserver", func(p *parts) {
 		p.wantFunction("WithObserver", observe == nil)
 		p.observer = observe
 	})
@@ -113,7 +120,7 @@ func WithObserver(observe func(event.Event)) Option {
 
 // WithObserverBuffer sets how many events may wait for the observer. Default 1024; from 1 to 2^20.
 func WithObserverBuffer(events int) Option {
-	return optionFunc(func(p *parts) {
+	return optionOf("WithObserverBuffer", func(p *parts) {
 		p.problems = append(p.problems, broken([]rule{{"WithObserverBuffer", events, events >= 1 && events <= maxObserverBuffer,
 			fmt.Sprintf("from 1 to %d", maxObserverBuffer)}})...)
 		p.buffer = events
@@ -123,7 +130,7 @@ func WithObserverBuffer(events int) Option {
 // WithDialer makes the connections to brokers with a function of yours, in place of sarama's proxy and local address:
 // for an in-memory network in tests. TLS and SASL still come on top. addr is "host:port".
 func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, error)) Option {
-	return optionFunc(func(p *parts) {
+	return optionOf("WithDialer", func(p *parts) {
 		p.wantFunction("WithDialer", dial == nil)
 		p.dial = dial
 	})
@@ -135,7 +142,7 @@ func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, 
 // CommitStrategy commit.Manual(), or the group's offsets are committed all the same. Beside [Assign], where nothing is ever
 // committed, one that is missing starts where it is assigned.
 func WithPositions(positions func(ctx context.Context, partitions []kafka.TopicPartition) (map[kafka.TopicPartition]int64, error)) Option {
-	return optionFunc(func(p *parts) {
+	return optionOf("WithPositions", func(p *parts) {
 		p.wantFunction("WithPositions", positions == nil)
 		p.positions = positions
 	})
@@ -144,4 +151,4 @@ func WithPositions(positions func(ctx context.Context, partitions []kafka.TopicP
 // WithPoison overwrites the memory of recycled records at once with a pattern, so that a handler that keeps one beyond its
 // acknowledgment is seen to; see [RecycleRecords]. For tests: it costs what recycling saves. A program built with -race
 // always does.
-func WithPoison() Option { return optionFunc(func(p *parts) { p.poison = true }) }
+func WithPoison() Option { return optionOf("WithPoison", func(p *parts) { p.poison = true }) }

@@ -32,7 +32,7 @@ func Spawn(ctx context.Context, config Config, parts ...Part) (*Consumer, error)
 	if err != nil {
 		return nil, err
 	}
-	c := &Consumer{closeTimeout: settings.CloseTimeout}
+	c := &Consumer{closeTimeout: settings.CloseTimeout, config: config}
 	if p.observer != nil {
 		c.observer = newObserver(p.observer, p.buffer, p.logger)
 	}
@@ -88,7 +88,7 @@ func plan(given Config, p *parts) (actors.Settings, *wire.Network, error) {
 	c, sound := given.withDefaults(), given.sound()
 	problems = append(problems, checkConfig(&given, &c, &sound, standalone == nil)...)
 	if len(p.registrations) == 0 {
-		problems = append(problems, Problem{Field: "registrations", Want: "at least one Handle, HandleBatch, HandleAsync or HandleActor"})
+		problems = append(problems, noRegistration)
 	}
 	report := func(found Problem) { problems = append(problems, found) }
 	settings := c.settings()

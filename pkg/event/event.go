@@ -72,8 +72,9 @@ type PartitionMissing struct {
 }
 
 // SubscriptionChanged: the topics that the member asks for are others now, because topics that match a pattern of its
-// registrations appeared or went. It is also told at the start, and once more when the actor that asks was replaced
-// (ActorRestarted, "group"): then Added has all that the patterns choose. Topics is empty while nothing matches.
+// registrations appeared or went, or because of Consumer.Subscribe and Unsubscribe. Of a consumer with patterns it is also told
+// at the start, and once more when the actor that asks was replaced (ActorRestarted, "group"): then Added has all that the
+// patterns choose. Topics is empty while nothing matches.
 type SubscriptionChanged struct {
 	Member Member
 	// Topics is the whole subscription, Added and Removed what is different.
