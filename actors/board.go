@@ -295,11 +295,18 @@ func (b *board) add(c *cell) {
 }
 
 func (b *board) remove(tp kafka.TopicPartition, epoch kafka.AssignmentEpoch) {
+	b.change(func() {
+		if c := b.cells[tp]; c != nil && c.epoch == epoch {
+			delete(b.cells, tp)
+		}
+	})
+}
+
+// changes returns what is closed when something has changed: the member's state, which partitions there are, or where one begins.
+func (b *board) changes() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if c := b.cells[tp]; c != nil && c.epoch == epoch {
-		delete(b.cells, tp)
-	}
+	return b.changed
 }
 
 // owned lists the partitions owned now.

@@ -201,6 +201,11 @@ func (g *group) targets(op string, named []kafka.TopicPartition) ([]*part, error
 	if err := g.shared.named(op, named); err != nil {
 		return nil, err
 	}
+	return g.pick(op, named)
+}
+
+// pick is targets for whoever has checked the names, or takes any.
+func (g *group) pick(op string, named []kafka.TopicPartition) ([]*part, error) {
 	chosen, whole := make(map[kafka.TopicPartition]*part), make(map[string]bool)
 	refused := &UnassignedError{Operation: op, State: g.member.State().String()}
 	for _, tp := range named {

@@ -43,6 +43,8 @@ type fakeCluster struct {
 	onCommit func(ctx context.Context, round *CommitRound) (map[kafka.TopicPartition]error, error)
 	onFetch  func(broker kafka.Broker, p FetchPartition) *FetchedPartition
 	onDecode func(tp kafka.TopicPartition, from int64) error
+	// onLookup is asked before the offsets of a request are looked up; an error is its answer.
+	onLookup func(ctx context.Context, broker kafka.Broker, queries []OffsetQuery) error
 	// frozen makes every call wait for the end of its context.
 	frozen bool
 
@@ -60,6 +62,8 @@ type fakeLog struct {
 	leader, epoch int32
 	start, end    int64
 	offsets       []int64
+	// every is how many milliseconds lie between the timestamps of two offsets, the first of which is at 0; 0 for none.
+	every int64
 }
 
 func newFakeCluster(brokers int) *fakeCluster {

@@ -261,10 +261,18 @@ func (c *fakeCluster) readPartition(broker kafka.Broker, p FetchPartition) *Fetc
 }
 
 func (f *fakeClient) ListOffsets(ctx context.Context, _ kafka.IsolationLevel, queries []OffsetQuery) (map[kafka.TopicPartition]OffsetAnswer, error) {
-	_, end, err := f.begin(ctx, "ListOffsets")
+	call, end, err := f.begin(ctx, "ListOffsets")
 	defer end()
 	if err != nil {
 		return nil, err
+	}
+	f.c.mu.Lock()
+	hook := f.c.onLookup
+	f.c.mu.Unlock()
+	if hook != nil {
+		if err := hook(call, f.broker, queries); err != nil {
+			return nil, err
+		}
 	}
 	f.c.mu.Lock()
 	defer f.c.mu.Unlock()
@@ -278,11 +286,23 @@ func (f *fakeClient) ListOffsets(ctx context.Context, _ kafka.IsolationLevel, qu
 			out[q.TopicPartition] = OffsetAnswer{Offset: l.end, LeaderEpoch: l.epoch}
 		case q.Timestamp == rebalance.TimestampEarliestLocal:
 			out[q.TopicPartition] = OffsetAnswer{Offset: max(l.start, f.c.localStart), LeaderEpoch: l.epoch}
+		case q.Timestamp >= 0 && l.every > 0:
+			out[q.TopicPartition] = l.byTime(q.Timestamp)
 		default:
 			out[q.TopicPartition] = OffsetAnswer{Offset: l.start, LeaderEpoch: l.epoch}
 		}
 	}
 	return out, nil
+}
+
+// byTime finds the first record at or after a time.
+func (l *fakeLog) byTime(timestamp int64) OffsetAnswer {
+	for _, offset := range l.offsets {
+		if offset >= l.start && offset*l.every >= timestamp {
+			return OffsetAnswer{Offset: offset, Timestamp: offset * l.every, LeaderEpoch: l.epoch}
+		}
+	}
+	return OffsetAnswer{Offset: kafka.NoOffset, Timestamp: -1, LeaderEpoch: kafka.NoLeaderEpoch}
 }
 
 func (f *fakeClient) EpochEnds(context.Context, []EpochQuery) (map[kafka.TopicPartition]EpochAnswer, error) {

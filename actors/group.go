@@ -19,6 +19,7 @@ import (
 const (
 	heartbeatKey = "heartbeat"
 	committerKey = "committer"
+	inquirerKey  = "inquirer"
 )
 
 // group is the member: it runs the membership and link machines, mints the key, and coordinates a rebalance. What it
@@ -53,6 +54,8 @@ type group struct {
 	desk      *desk
 	starts    startQueue
 	callbacks callbacks
+	// inquiries are those that the inquirer has, or gets when it is back.
+	inquiries []*inquiry
 
 	// leaveSeq is the LeaveGroup that is asked for; praised is when the children were last told that they do well.
 	leaveSeq uint64
@@ -207,6 +210,7 @@ func (g *group) start(ctx actor.Context) {
 	g.metadata = newMetadataView(g.shared, g.self)
 	g.loan, g.desk = newLoan(), newDesk()
 	g.spawnChild(ctx, committerKey, func() actor.Actor { return newCommitter(g.shared) })
+	g.spawnChild(ctx, inquirerKey, func() actor.Actor { return newInquirer(g.shared) })
 	if g.shared.standalone == nil { // else there is no coordinator
 		g.spawnChild(ctx, heartbeatKey, func() actor.Actor { return newHeartbeat(g.shared) })
 		g.feedLink(ctx, rebalance.LinkStart{})
@@ -466,6 +470,8 @@ func (g *group) childFailed(ctx actor.Context, o supervisor.ChildFailed) {
 		g.feed(ctx, rebalance.LeaveAnswered{Seq: g.leaveSeq, Err: reasonError(o.Reason)})
 	case committerKey:
 		g.loan.broken()
+	case inquirerKey:
+		g.inquirerFailed()
 	default:
 		g.partitionFailed(ctx, o.Key)
 	}
@@ -481,6 +487,10 @@ func (g *group) childRespawned(ctx actor.Context, o supervisor.ChildRespawned) {
 		}
 		if o.Key == committerKey {
 			g.committerRespawned(ctx, o.PID)
+		}
+	case inquirerKey:
+		for _, q := range g.inquiries {
+			g.inquire(ctx, o.PID, q)
 		}
 	default:
 		g.childBack(ctx, o.Key, o.PID)

@@ -88,13 +88,13 @@ func (v *metadataView) watch(leader bool, topics []string) {
 // patience is how long a broker is given for what every broker knows by heart. One that does not answer soon is frozen, and
 // must not use up the session: after a sixth of it the connection is given up and the next broker is asked. Each failure in a
 // row doubles the time, for an answer may also be late because it is large.
-func (v *metadataView) patience(failures int) time.Duration {
-	return max(v.shared.settings.SessionTimeout/6, patienceAtLeast) << min(failures, patienceDoublings)
+func (s *shared) patience(failures int) time.Duration {
+	return max(s.settings.SessionTimeout/6, patienceAtLeast) << min(failures, patienceDoublings)
 }
 
 // find asks for the coordinator.
 func (v *metadataView) find(seq uint64) {
-	group, limit := v.shared.settings.GroupID, v.patience(0)
+	group, limit := v.shared.settings.GroupID, v.shared.patience(0)
 	v.work.do(func(ctx context.Context) any {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -122,7 +122,7 @@ func (v *metadataView) refresh(watched []string) {
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
 	v.busy, v.again = true, false
-	all, limit := v.all, v.patience(v.failures) // a search for the coordinator waits behind this, as one worker asks one broker at a time
+	all, limit := v.all, v.shared.patience(v.failures) // a search for the coordinator waits behind this, as one worker asks one broker at a time
 	v.work.do(func(ctx context.Context) any {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()

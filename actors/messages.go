@@ -437,6 +437,18 @@ type offsetFound struct {
 // memoryFreed: the memory register -> a fetcher, or a partition that has something to decode, when its turn has come.
 type memoryFreed struct{ silent }
 
+// --- group and inquirer
+
+// inquiryAsked: group -> inquirer: one call's question, and what the group knows of the cluster. Answered through the call.
+type inquiryAsked struct {
+	silent
+	inquiry *inquiry
+	brokers map[int32]kafka.Broker
+	topics  map[string]TopicMetadata
+	// coordinator is nil while it is not known.
+	coordinator *kafka.Broker
+}
+
 // --- partition and its handler
 
 // deliver: partition -> runner. Answered by delivered.

@@ -461,7 +461,9 @@ func (p *partition) publish() {
 	if p.tracker == nil {
 		return
 	}
-	p.cell.position.Store(p.tracker.Position())
+	if p.cell.position.Swap(p.tracker.Position()) < 0 {
+		p.shared.board.change(func() {}) // somebody may wait to hear where it begins
+	}
 	p.cell.inTransit.Store(int64(p.tracker.InTransit()))
 	retrying := p.handler.alarm.set || !p.handler.up
 	p.cell.reasons.Store(reason(p.paused, pausedByUser) | reason(p.window.Paused(), pausedByWindow) |

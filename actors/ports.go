@@ -269,9 +269,11 @@ type OffsetQuery struct {
 	Timestamp      int64
 }
 
-// OffsetAnswer is the answer to an OffsetQuery; Offset is kafka.NoOffset when no record is that young.
+// OffsetAnswer is the answer to an OffsetQuery; Offset is kafka.NoOffset when no record is that young. Timestamp is that
+// record's in milliseconds, and negative in answers to the other two.
 type OffsetAnswer struct {
 	Offset      int64
+	Timestamp   int64
 	LeaderEpoch int32
 	Err         error
 }

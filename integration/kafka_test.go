@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -105,8 +104,8 @@ func toKgo(topic string, records []kafka.Record) []*kgo.Record {
 	out := make([]*kgo.Record, len(records))
 	for i, r := range records {
 		out[i] = &kgo.Record{Topic: topic, Partition: r.Partition, Key: r.Key, Value: r.Value}
-		if r.TimestampMillis > 0 {
-			out[i].Timestamp = time.UnixMilli(r.TimestampMillis)
+		if r.TimestampMillis != 0 {
+			out[i].Timestamp = r.Timestamp()
 		}
 	}
 	return out

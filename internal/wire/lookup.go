@@ -61,7 +61,7 @@ func (c *lookupClient) ListOffsets(ctx context.Context, isolation kafka.Isolatio
 			if _, asked := out[tp]; !asked {
 				continue
 			}
-			found := actors.OffsetAnswer{Offset: p.Offset, LeaderEpoch: p.LeaderEpoch}
+			found := actors.OffsetAnswer{Offset: p.Offset, Timestamp: p.Timestamp, LeaderEpoch: p.LeaderEpoch}
 			if p.ErrorCode != 0 {
 				found = actors.OffsetAnswer{Offset: kafka.NoOffset, LeaderEpoch: kafka.NoLeaderEpoch, Err: kafka.ErrorCode(p.ErrorCode)}
 			}
