@@ -501,3 +501,48 @@ func TestAPositionSetBackCommitsALowerOffset(t *testing.T) {
 		t.Errorf("stale %d, want 2", r.Stale())
 	}
 }
+
+func TestRoundsSendNothingOfAPositionThatWasLeftAndWaitForTheNext(t *testing.T) {
+	tp := kafka.TopicPartition{Topic: "orders"}
+	r := NewRounds(RoundsConfig{GroupID: "billing", Spacing: -1})
+	now := time.Unix(0, 0)
+	step := func(in Input) []Effect {
+		t.Helper()
+		effects, err := r.Step(now, in)
+		if err == nil {
+			err = r.Valid()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(time.Second)
+		return effects
+	}
+	step(Assigned{TopicPartition: tp, Epoch: 1, Committed: 10})
+	step(Held{})
+	step(Offered{Offset: Offset{TopicPartition: tp, Epoch: 1, Offset: 100}})
+	step(Flush{ID: 7, TopicPartition: tp, Epoch: 1, Deadline: now.Add(time.Hour)})
+	effects := step(Rewound{TopicPartition: tp, Epoch: 1, PositionEpoch: 3})
+	if len(effects) != 1 || effects[0] != (Flushed{ID: 7, TopicPartition: tp, Epoch: 1, Committed: -1, Pending: -1}) {
+		t.Fatalf("the flush had nothing to wait for: %v", effects)
+	}
+	if effects = step(Entered{Generation: 1, MemberID: "m"}); len(effects) != 0 || r.Pending() != 0 {
+		t.Fatalf("the old position is sent: %v", effects)
+	}
+	for _, late := range []Input{
+		Offered{Offset: Offset{TopicPartition: tp, Epoch: 1, PositionEpoch: 2, Offset: 101}},
+		Rewound{TopicPartition: tp, Epoch: 1, PositionEpoch: 3},
+		Rewound{TopicPartition: tp, Epoch: 2, PositionEpoch: 4},
+	} {
+		if effects = step(late); len(effects) != 0 {
+			t.Fatalf("%v has an effect: %v", late, effects)
+		}
+	}
+	if r.Stale() != 3 {
+		t.Errorf("stale %d, want 3", r.Stale())
+	}
+	effects = step(Offered{Offset: Offset{TopicPartition: tp, Epoch: 1, PositionEpoch: 3, Offset: 5}})
+	if len(effects) != 1 || effects[0].(SendRound).Round.Offsets[0].Offset != 5 {
+		t.Fatalf("the new position is not sent: %v", effects)
+	}
+}

@@ -217,6 +217,21 @@ func (w *twin) ack(offset int64) Verdict {
 	return Acked
 }
 
+func (w *twin) look(offset int64) Standing {
+	acked, delivered := w.acked[offset]
+	switch {
+	case offset < w.start:
+		return StandsBefore
+	case offset >= w.position:
+		return StandsAhead
+	case acked || offset < w.committable():
+		return StandsFinished
+	case delivered:
+		return StandsOpen
+	}
+	return StandsNowhere
+}
+
 // choices is where a history's decisions come from: a random source or a fuzzer's bytes.
 type choices interface{ pick(n int) int }
 
@@ -306,6 +321,9 @@ func trackerHistory(c choices, steps int) (operations int, err error) {
 					offset = open[c.pick(len(open))]
 				} else {
 					offset = naive.committable() + int64(c.pick(200)) - 100
+				}
+				if got, want := tracker.Look(offset), naive.look(offset); got != want {
+					return operations, fmt.Errorf("%d stands %d, want %d", offset, got, want)
 				}
 				if got, want := tracker.Ack(offset), naive.ack(offset); got != want {
 					return operations, fmt.Errorf("ack %d: %s, want %s", offset, got, want)

@@ -337,3 +337,29 @@ func TestSupervisor_RandomLives(t *testing.T) {
 		})
 	}
 }
+
+func TestSupervisor_RenewSpawnsTheSuccessorNowWithAFullBudget(t *testing.T) {
+	bubble(t, func(w *tree) {
+		policy := exact()
+		policy.MaxRestarts = NoRestarts
+		w.startKid("a", policy)
+		w.send("a", boom{})
+		w.sleep(time.Second)
+		w.do(func(ctx actor.Context, p *parent) {
+			p.Renew(ctx, "a")
+			p.Renew(ctx, "nobody")
+		})
+		w.sleep(time.Minute)
+		w.do(func(ctx actor.Context, p *parent) { p.Renew(ctx, "a") }) // nothing waits
+		w.send("a", boom{})
+		assert.Equal(t, []string{
+			"0s a/1 stopped",
+			"0s a failed (boom on supervisor.boom): Probe after 4s",
+			"0s a budget spent (boom): Probe",
+			"1s a respawned (1)",
+			"1m1s a/2 stopped",
+			"1m1s a failed (boom on supervisor.boom): Probe after 4s",
+			"1m1s a budget spent (boom): Probe",
+		}, w.lines())
+	})
+}

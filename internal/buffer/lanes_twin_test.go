@@ -125,6 +125,37 @@ const (
 	settleReturn
 )
 
+func (w *lanesTwin) skip(seq uint64) bool {
+	if seq >= uint64(len(w.records)) || w.records[seq].claimed || !w.records[seq].unfinished() {
+		return false
+	}
+	r := w.records[seq]
+	if lane, busy := w.lane(r.class); busy || lane[0] == r {
+		delete(w.failed, r.class)
+	}
+	r.finished = true
+	return true
+}
+
+// byOffset is what Lanes knows of an unfinished record; its offset is its number.
+func (w *lanesTwin) byOffset(offset int64) (found Lowest, ok bool) {
+	if offset < 0 || offset >= int64(len(w.records)) || !w.records[offset].unfinished() {
+		return Lowest{}, false
+	}
+	r := w.records[offset]
+	found = Lowest{Seq: r.seq, Record: r.record, Offset: offset, Attempt: r.attempt}
+	if r.claimed {
+		found.State = LaneClaimed
+	}
+	_, parked := w.lanes()
+	for _, lane := range parked {
+		if lane[0] == r {
+			found.State = LaneParked
+		}
+	}
+	return found, true
+}
+
 func (w *lanesTwin) unpark(seq uint64) bool {
 	_, parked := w.lanes()
 	for _, lane := range parked {
@@ -285,7 +316,7 @@ func (h *lanesHistory) step() (err error) {
 	if len(h.claimed) > 0 && h.choose(20) != 0 {
 		seq = h.claimed[h.choose(len(h.claimed))]
 	}
-	switch h.choose(16) {
+	switch h.choose(18) {
 	case 0, 1, 2, 3:
 		for range h.choose(12) {
 			if err == nil {
@@ -321,6 +352,17 @@ func (h *lanesHistory) step() (err error) {
 			}
 		}
 		err = h.collect()
+	case 16:
+		seq = uint64(h.choose(len(h.twin.records) + 2))
+		if got, want := h.lanes.Skip(seq), h.twin.skip(seq); got != want {
+			return fmt.Errorf("skipping %d: %t, want %t", seq, got, want)
+		}
+	case 17:
+		got, ok := h.lanes.ByOffset(int64(seq))
+		want, there := h.twin.byOffset(int64(seq))
+		if got.Lane = 0; got != want || ok != there || h.lanes.IsClaimed(seq) != (there && want.State == LaneClaimed) {
+			return fmt.Errorf("offset %d: %+v, %t, want %+v, %t", seq, got, ok, want, there)
+		}
 	}
 	if err != nil {
 		return err
