@@ -12,7 +12,8 @@ import (
 // ErrNoGroup means that something was asked of a consumer without a group that only a group can do.
 var ErrNoGroup = errors.New("troupe: the consumer is in no group")
 
-// Why a handler's context ended, for context.Cause; rebalance.ErrRevoked and rebalance.ErrLost are the others.
+// Why a handler's context ended, for context.Cause; rebalance.ErrRevoked, rebalance.ErrLost, ErrOverdue, ErrSought and ErrSkipped
+// are the others.
 var (
 	// ErrClosing: the consumer is closing. Close and Abandon return it, too, when they are called from inside a handler or a
 	// callback.
@@ -21,8 +22,8 @@ var (
 	ErrHandlerRestarted = errors.New("troupe: handler restarted")
 )
 
-// ErrStale is returned by acknowledgments that came too late: the partition's ownership or the delivery had ended. The
-// record is, or was, delivered again.
+// ErrStale is returned by acknowledgments that came too late: the partition's ownership, its position or the delivery had
+// ended. The record is, or was, delivered again, unless it lies below a position that was sought.
 var ErrStale = errors.New("troupe: acknowledgment of an ended delivery")
 
 // ErrNotInDelivery is returned by an acknowledgment of a record that its delivery does not have.

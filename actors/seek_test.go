@@ -326,7 +326,9 @@ func TestSeek_InsideOfAHandlerEndsItsContextAndDoesNotWait(t *testing.T) {
 			forEveryEngine(t, func(w *treeWorld, v *visits) {
 				w.c.topic("orders", 1, 20)
 				var once sync.Once
+				started := make(chan struct{})
 				v.set(func(ctx context.Context, r *kafka.Record) error {
+					<-started
 					if r.Offset == 10 {
 						once.Do(func() {
 							assert.NoError(w.t, w.tree.Seek(ctx, to, []kafka.TopicPartition{r.TopicPartition()}))
@@ -336,6 +338,7 @@ func TestSeek_InsideOfAHandlerEndsItsContextAndDoesNotWait(t *testing.T) {
 					return nil
 				})
 				w.start()
+				close(started)
 				w.sleep(5 * time.Second)
 				assert.Equal(w.t, int64(20), w.c.committedAt(at(0)))
 				begun := v.since(0, at(0))

@@ -138,7 +138,9 @@ func TestSkip_OfARecordBehindTheOneAtWorkNeverBeginsIt(t *testing.T) {
 func TestSkip_InsideOfTheHandlerOfTheRecord(t *testing.T) {
 	forEveryEngine(t, func(w *treeWorld, v *visits) {
 		w.c.topic("orders", 1, 30)
+		started := make(chan struct{})
 		v.set(func(ctx context.Context, r *kafka.Record) error {
+			<-started
 			if r.Offset != 4 {
 				return nil
 			}
@@ -146,6 +148,7 @@ func TestSkip_InsideOfTheHandlerOfTheRecord(t *testing.T) {
 			return context.Cause(ctx)
 		})
 		w.start()
+		close(started)
 		w.sleep(3 * time.Second)
 		assert.Equal(w.t, int64(30), w.c.committedAt(at(0)))
 		assert.Equal(w.t, 1, count64(v.since(0, at(0)), 4))

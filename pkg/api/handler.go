@@ -21,7 +21,8 @@ import (
 // that it changed in place stay changed.
 //
 // ctx ends when the work is no longer wanted; context.Cause tells why (rebalance.ErrRevoked, rebalance.ErrLost,
-// actors.ErrClosing, actors.ErrHandlerRestarted, actors.ErrOverdue). actors.DeliveryFrom(ctx).Attempt() tells how often the record was tried.
+// actors.ErrClosing, actors.ErrHandlerRestarted, actors.ErrOverdue, actors.ErrSought, actors.ErrSkipped), and when the record, or
+// the delivery that it came with, is finished. actors.DeliveryFrom(ctx).Attempt() tells how often the record was tried.
 // ctx does not descend from Spawn's: that one ending starts a drain, in which handlers may finish; see Config.CloseTimeout
 // and Config.DrainTimeout for when ctx ends in it.
 type Handler func(ctx context.Context, record *kafka.Record) error

@@ -31,7 +31,7 @@ import (
 //
 // What is no position, a negative offset, or rebalance.ResetNone is a *rebalance.StartPositionError; a partition that is not
 // owned, or that is given up while Seek waits, an *actors.UnassignedError; one that is being given up an *actors.StateError;
-// a topic without a handler here an error wrapping actors.ErrNotSubscribed. With any of them nothing is sought.
+// a topic without a handler here an error wrapping actors.ErrNotSubscribed. With bad input nothing is sought.
 func (c *Consumer) Seek(ctx context.Context, to rebalance.StartPosition, partitions ...kafka.TopicPartition) error {
 	return c.tree.Seek(ctx, to, partitions)
 }
