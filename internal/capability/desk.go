@@ -15,8 +15,10 @@ var (
 	ErrOverdue = errors.New("the holder's time is over")
 	// ErrInside: the holder was done while somebody was still inside a call with the token.
 	ErrInside = errors.New("returned while a call with it was under way")
-	// ErrNothing: there are no partitions that the token could be over.
+	// ErrNothing: there are no partitions that the token could be over, or one that was named is not owned.
 	ErrNothing = errors.New("no partition to hold a token over")
+	// ErrClosed: the desk was closed while somebody waited.
+	ErrClosed = errors.New("the consumer has ended")
 )
 
 // How says what happens to an [Asked] whose partitions are under another token.
@@ -44,8 +46,11 @@ type Asked struct {
 	Rights     Rights
 	Partitions []kafka.TopicPartition
 	All        bool
-	// Until is when the token ends if it was not returned; zero for never.
+	// Until is when it is over: the token ends if it was not returned, and nobody waits any longer. Zero for never. With Force
+	// it is granted whatever the time.
 	Until time.Time
+	// For is how long the token may be out at most, from when it is granted; zero for as long as it takes.
+	For time.Duration
 }
 
 // Ended: whoever asked is done, or waits no longer. Cause is nil for a token that was returned; else it says what became of
@@ -58,7 +63,8 @@ type Ended struct {
 // Owned: these partitions came into the consumer's hands.
 type Owned struct{ Partitions []kafka.TopicPartition }
 
-// Gone: these partitions are being given up, or were lost. No token covers them any more, and none will, but by Force.
+// Gone: these partitions are being given up, or were lost. No token covers them any more, and none will until they are owned
+// again, but by Force. Who waits for some of them waits for the others.
 type Gone struct{ Partitions []kafka.TopicPartition }
 
 // DeskTick: the time that [Desk.Deadline] named has come.
@@ -120,7 +126,8 @@ type grant struct {
 // is the ledger, too. It is owned by the group actor alone and not safe for concurrent use; the keys it grants are.
 //
 // Invariants (checked by Valid): those of its Mint; every live key of it is in the ledger; who waits has a reason to: some
-// partition of it is under a token, or wanted by somebody who asked before.
+// partition of it is under a token, or wanted by somebody who asked before. What is under a token is owned, but for those
+// by Force.
 type Desk struct {
 	mint   *Mint
 	owned  map[kafka.TopicPartition]struct{}
@@ -135,6 +142,7 @@ func NewDesk() *Desk {
 
 // Step takes one input at the time now and returns what to do, in order.
 func (d *Desk) Step(now time.Time, in DeskInput) []DeskEffect {
+	d.prune()
 	var effects []DeskEffect
 	switch in := in.(type) {
 	case Asked:
@@ -149,7 +157,7 @@ func (d *Desk) Step(now time.Time, in DeskInput) []DeskEffect {
 		d.gone(ordered(in.Partitions))
 	case DeskTick:
 		for _, g := range slices.Clone(d.grants) {
-			if !g.until.IsZero() && !now.Before(g.until) {
+			if over(g.until, now) {
 				effects = append(effects, d.end(g, ErrOverdue)...)
 			}
 		}
@@ -157,30 +165,60 @@ func (d *Desk) Step(now time.Time, in DeskInput) []DeskEffect {
 	return append(effects, d.serve(now)...)
 }
 
-// Deadline returns when the first token is overdue.
+// prune forgets tokens that were returned: that their holder is done will be said, or not, and changes nothing.
+func (d *Desk) prune() {
+	d.grants = slices.DeleteFunc(d.grants, func(g *grant) bool { return g.key.Holder() == "" })
+}
+
+// over reports whether a time has come, if it is one.
+func over(until, now time.Time) bool { return !until.IsZero() && !now.Before(until) }
+
+// earlier returns the first of two times that are one.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Deadline returns when the first token is overdue, or somebody has waited long enough.
 func (d *Desk) Deadline() (at time.Time, ok bool) {
 	for _, g := range d.grants {
-		if !g.until.IsZero() && (!ok || g.until.Before(at)) {
-			at, ok = g.until, true
-		}
+		at = earlier(at, g.until)
 	}
-	return at, ok
+	for _, waiting := range d.queue {
+		at = earlier(at, waiting.Until)
+	}
+	return at, !at.IsZero()
 }
 
 func (d *Desk) asked(now time.Time, in Asked) []DeskEffect {
 	in.Partitions = ordered(in.Partitions)
-	switch in.How {
-	case Wait:
+	if in.How == Force {
+		d.mint.Withdraw(d.wanted(in)...)
+		return []DeskEffect{d.grant(now, in)}
+	}
+	if err := d.unowned(in); err != nil {
+		return []DeskEffect{Refused{ID: in.ID, Err: err}}
+	}
+	if in.How == Wait {
 		d.queue = append(d.queue, in)
 		return nil
-	case Force:
-		d.mint.Withdraw(in.Partitions...)
-	case Try:
-		if err := d.free(in, len(d.queue)); err != nil {
-			return []DeskEffect{Refused{ID: in.ID, Err: err}}
-		}
+	}
+	if err := d.free(now, in, len(d.queue)); err != nil {
+		return []DeskEffect{Refused{ID: in.ID, Err: err}}
 	}
 	return []DeskEffect{d.grant(now, in)}
+}
+
+// unowned refuses who asks for a partition that is not owned.
+func (d *Desk) unowned(in Asked) *MisuseError {
+	for _, tp := range in.Partitions {
+		if _, owned := d.owned[tp]; !owned && !in.All {
+			return &MisuseError{Op: in.Op, Asker: in.Holder, Partition: tp, Reason: ErrNothing}
+		}
+	}
+	return nil
 }
 
 func (d *Desk) ended(in Ended) []DeskEffect {
@@ -196,17 +234,15 @@ func (d *Desk) ended(in Ended) []DeskEffect {
 // end takes a token back.
 func (d *Desk) end(g *grant, cause error) []DeskEffect {
 	covered := g.key.Partitions()
-	_, inside := d.mint.Confiscate(g.key)
+	alive, inside := d.mint.Confiscate(g.key)
 	d.grants = slices.DeleteFunc(d.grants, func(other *grant) bool { return other == g })
 	if cause == nil && len(inside) > 0 {
 		cause = ErrInside
 	}
-	if cause == nil {
-		return nil
+	if cause == nil || !alive {
+		return nil // returned, if only just now
 	}
-	if covered != nil {
-		g.Partitions = covered
-	}
+	g.Partitions = covered
 	return []DeskEffect{Revoked{Grant: g.Grant, Cause: cause, Inside: inside}}
 }
 
@@ -226,7 +262,7 @@ func (d *Desk) serve(now time.Time) []DeskEffect {
 	var effects []DeskEffect
 	for i := 0; i < len(d.queue); {
 		waiting := d.queue[i]
-		err := d.free(waiting, i)
+		err := d.free(now, waiting, i)
 		if err != nil && err.Reason == ErrHeld {
 			i++
 			continue
@@ -253,14 +289,23 @@ func (d *Desk) wanted(in Asked) []kafka.TopicPartition {
 	return ordered(all)
 }
 
-// free reports why an Asked cannot be granted now: a token that is out, or one of the first waiting, which asked before.
-func (d *Desk) free(in Asked, before int) *MisuseError {
+// free reports why an Asked cannot be granted now: a token that is out, or one of the first waiting, which asked before; or
+// why it never will be.
+func (d *Desk) free(now time.Time, in Asked, before int) *MisuseError {
 	wanted := d.wanted(in)
 	if len(wanted) == 0 {
 		return &MisuseError{Op: in.Op, Asker: in.Holder, Reason: ErrNothing}
 	}
-	if err := d.held(in.Op, in.Holder, wanted); err != nil {
-		return err
+	held := d.held(in.Op, in.Holder, wanted)
+	if over(in.Until, now) {
+		refused := &MisuseError{Op: in.Op, Asker: in.Holder, Reason: ErrOverdue}
+		if held != nil {
+			refused.Holder, refused.HolderOp, refused.Since, refused.Partition, refused.Forced = held.Holder, held.HolderOp, held.Since, held.Partition, held.Forced
+		}
+		return refused
+	}
+	if held != nil {
+		return held
 	}
 	for _, earlier := range d.queue[:before] {
 		if tp, both := common(wanted, d.wanted(earlier)); both {
@@ -306,10 +351,14 @@ func (d *Desk) grant(now time.Time, in Asked) DeskEffect {
 	}
 	key.op = in.Op
 	key.family.rights, key.family.since, key.family.forced = in.Rights, now, in.How == Force
-	d.grants = append(d.grants, &grant{
+	g := &grant{
 		Grant: Grant{ID: in.ID, Holder: in.Holder, Op: in.Op, Since: now, Partitions: partitions, Forced: in.How == Force},
 		key:   key, until: in.Until,
-	})
+	}
+	if in.For > 0 {
+		g.until = earlier(g.until, now.Add(in.For))
+	}
+	d.grants = append(d.grants, g)
 	return Granted{ID: in.ID, Key: key}
 }
 
@@ -339,11 +388,13 @@ func (d *Desk) Authorize(key *Key, right Rights, op string, partitions []kafka.T
 
 // Ledger returns the tokens that are out, in the order of granting, each with who has it now.
 func (d *Desk) Ledger() []Grant {
-	ledger := make([]Grant, len(d.grants))
-	for i, g := range d.grants {
-		ledger[i] = g.Grant
-		if holder, _ := g.key.top(); holder != "" {
-			ledger[i].Holder, ledger[i].Partitions = holder, g.key.Partitions()
+	ledger := make([]Grant, 0, len(d.grants))
+	for _, g := range d.grants {
+		entry := g.Grant
+		entry.Holder, _ = g.key.top()
+		entry.Partitions = g.key.Partitions()
+		if entry.Holder != "" && entry.Partitions != nil {
+			ledger = append(ledger, entry) // the others were returned just now
 		}
 	}
 	return ledger
@@ -352,13 +403,18 @@ func (d *Desk) Ledger() []Grant {
 // Waiting returns how many wait for a token.
 func (d *Desk) Waiting() int { return len(d.queue) }
 
-// Close ends every token for ever.
-func (d *Desk) Close() {
+// Close ends every token for ever, and refuses who waits with ErrClosed.
+func (d *Desk) Close() []DeskEffect {
+	var effects []DeskEffect
+	for _, waiting := range d.queue {
+		effects = append(effects, Refused{ID: waiting.ID, Err: &MisuseError{Op: waiting.Op, Asker: waiting.Holder, Reason: ErrClosed}})
+	}
 	for _, g := range d.grants {
 		d.mint.Revoke(g.key)
 	}
 	d.grants, d.queue = nil, nil
 	clear(d.owned)
+	return effects
 }
 
 // Valid checks the invariants named at the type. It is exact only while no key is in use by another goroutine.
@@ -368,15 +424,21 @@ func (d *Desk) Valid() error {
 	}
 	live := 0
 	for _, g := range d.grants {
-		if g.key.Holder() != "" {
-			live++
+		if g.key.Holder() == "" {
+			continue
+		}
+		live++
+		for _, tp := range g.key.Partitions() {
+			if _, owned := d.owned[tp]; !owned && !g.Forced {
+				return fmt.Errorf("capability: %s is not owned and under the token of %q", tp, g.Holder)
+			}
 		}
 	}
 	if keys := d.mint.Live(); keys != live {
 		return fmt.Errorf("capability: %d keys are live, the ledger has %d", keys, live)
 	}
 	for i, waiting := range d.queue {
-		if err := d.free(waiting, i); err == nil || err.Reason != ErrHeld {
+		if err := d.free(time.Time{}, waiting, i); err == nil || err.Reason != ErrHeld {
 			return fmt.Errorf("capability: %q waits for %s without a reason: %w", waiting.Holder, waiting.Op, err)
 		}
 	}

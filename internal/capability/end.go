@@ -19,20 +19,27 @@ func (k *Key) End(by Holder) (inside []Level, err error) {
 	return inside, nil
 }
 
-// confiscate kills a key and all on top of it.
+// confiscate kills a key and all on top of it. When it returns none of them is alive, also those that somebody else is about
+// to kill: a note of death says what lay on top.
 func (k *Key) confiscate() (alive bool, inside []Level) {
 	passed := false
 	for at := k; at != nil; {
-		// The swap sees all that was put on top before it, and nothing can be put there after it.
-		s := at.seen(at.state.Swap(deadState))
-		switch {
-		case at == k:
-			alive = !s.dead
-		case !passed && !s.dead:
-			inside = append(inside, Level{Holder: s.holder, Op: at.op})
+		s, seen := at.load()
+		if !s.dead {
+			note := deadKey
+			if s.above != nil {
+				note = &Key{sort: dead, before: s.above}
+			}
+			// The swap sees all that was put on top before it, and nothing can be put there after it.
+			if !at.state.CompareAndSwap(seen, note) {
+				continue
+			}
+			if at != k && !passed {
+				inside = append(inside, Level{Holder: s.holder, Op: at.op})
+			}
+			alive = alive || at == k
 		}
-		passed = s.passed
-		at = s.above
+		passed, at = s.passed, s.above
 	}
 	return alive, inside
 }
@@ -40,7 +47,7 @@ func (k *Key) confiscate() (alive bool, inside []Level) {
 // Passed reports whether the key was passed on and is not dead.
 func (k *Key) Passed() bool {
 	s, _ := k.load()
-	return s.passed
+	return !s.dead && s.passed
 }
 
 // Forced reports whether the key's stack is a callback's; see [Force].

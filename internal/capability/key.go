@@ -90,19 +90,32 @@ func (e *MisuseError) Error() string {
 // Unwrap returns the reason.
 func (e *MisuseError) Unwrap() error { return e.Reason }
 
-// keyState is what a key is at one moment. It is never changed: a key moves on by swapping in another one, so each
-// operation sees and changes all of it at once.
+// sort says what a Key is in whose state it stands.
+type sort uint8
+
+const (
+	// onTop: a key that lies on top.
+	onTop sort = iota
+	// passedOn: the same, and the key below was given on for good.
+	passedOn
+	// handed: no key, but a note that acquirer holds it now.
+	handed
+	// dead: no key, but the note of a death; before is what lay on top, so that whoever kills a stack sees all of it.
+	dead
+)
+
+// deadKey is the state of keys that died with nothing on top, or were never made.
+var deadKey = &Key{sort: dead}
+
+// keyState is what a state says.
 type keyState struct {
 	dead bool
 	// passed is true when the key was given on for good: who had it may not act any more, also when the receiver is done.
 	passed bool
 	holder Holder
-	// above is the key on top of this one, nil for the top.
+	// above is the key on top of this one, nil for the top; of a dead one it died with it.
 	above *Key
 }
-
-// deadState is that of keys that were revoked or never made: nobody holds them.
-var deadState = &keyState{dead: true}
 
 // family is what all keys of one stack have in common.
 type family struct {
@@ -128,33 +141,42 @@ type Key struct {
 	self   *Key
 	family *family
 	// below is the key this one lies on, nil for a root; before is the state in which that was acquired.
-	below  *Key
-	before *keyState
+	below, before *Key
 	// acquirer is who acquired this key and may take it back, op what for. Both are fixed.
 	acquirer Holder
 	op       string
-	// state is nil for the first one: alive, held by the acquirer, nothing on top. Acquiring a key is to cost next to nothing.
-	state atomic.Pointer[keyState]
-	// under is the state of the key below as long as this one lies on it.
-	under keyState
+	// state is nil for the first one: alive, held by the acquirer, nothing on top. Any other is told by its sort. It moves on by
+	// a swap, so that each operation sees and changes all of it at once. That the key on top is itself the state below it makes
+	// acquiring one cost one small allocation.
+	state atomic.Pointer[Key]
+	// sort is fixed as well; it is here to fill a word that is there anyway.
+	sort sort
 }
 
-// load returns the key's state, and at which pointer it was seen, for the swap to the next one. Keys that are nil, zero or
-// copied are dead.
-func (k *Key) load() (s keyState, at *keyState) {
-	if k == nil || k.self != k {
-		return *deadState, deadState
+// real reports whether it is a key that a Mint or Acquire made: not nil, zero or a copy.
+func (k *Key) real() bool { return k != nil && k.self == k }
+
+// load returns the key's state, and at which pointer it was seen, for the swap to the next one. Keys that are not real are
+// dead.
+func (k *Key) load() (s keyState, at *Key) {
+	if !k.real() {
+		return keyState{dead: true}, deadKey
 	}
 	at = k.state.Load()
 	return k.seen(at), at
 }
 
 // seen returns what a state says.
-func (k *Key) seen(at *keyState) keyState {
-	if at == nil {
+func (k *Key) seen(at *Key) keyState {
+	switch {
+	case at == nil:
 		return keyState{holder: k.acquirer}
+	case at.sort == dead:
+		return keyState{dead: true, above: at.before, passed: at.before != nil && at.before.sort == passedOn}
+	case at.sort == handed:
+		return keyState{holder: at.acquirer}
 	}
-	return *at
+	return keyState{holder: k.seen(at.before).holder, above: at, passed: at.sort == passedOn}
 }
 
 // refuse builds the error for a use of k in state s.
@@ -164,7 +186,7 @@ func (k *Key) refuse(op string, by Holder, s keyState, reason error) error {
 		return e
 	}
 	e.Holder, e.HolderOp = k.top()
-	e.Since = k.family.since
+	e.Since, e.Forced = k.family.since, k.family.forced
 	return e
 }
 
@@ -184,49 +206,57 @@ func (k *Key) top() (Holder, string) {
 }
 
 // usable returns the state if by may use the key now.
-func (k *Key) usable(by Holder, op string) (s keyState, at *keyState, err error) {
-	s, at = k.load()
+func (k *Key) usable(by Holder, op string) (at *Key, err error) {
+	if !k.real() {
+		return nil, k.refuse(op, by, keyState{dead: true}, ErrRevoked)
+	}
+	at = k.state.Load()
+	if at == nil && k.acquirer == by {
+		return at, nil
+	}
+	return at, k.unusable(by, op, k.seen(at))
+}
+
+// unusable returns why by may not use the key in a state, nil if it may.
+func (k *Key) unusable(by Holder, op string, s keyState) error {
 	switch {
 	case s.dead:
-		err = k.refuse(op, by, s, ErrRevoked)
+		return k.refuse(op, by, s, ErrRevoked)
 	case s.passed:
-		err = k.refuse(op, by, s, ErrPassed)
+		return k.refuse(op, by, s, ErrPassed)
 	case s.above != nil:
-		err = k.refuse(op, by, s, ErrHeld)
+		return k.refuse(op, by, s, ErrHeld)
 	case s.holder != by:
-		err = k.refuse(op, by, s, ErrNotHolder)
+		return k.refuse(op, by, s, ErrNotHolder)
 	}
-	return s, at, err
+	return nil
 }
 
 // Acquire takes the key for the operation op and returns a fresh one on top, held by the same holder. Until that is
 // returned the key itself is unusable. Of several callers at once exactly one succeeds.
 func (k *Key) Acquire(by Holder, op string) (*Key, error) {
-	return k.push(by, op, by, op, false)
+	return k.push(by, op, by, op, onTop)
 }
 
-// Pass gives the key on for good: the receiver's key lies on top, and when it is returned this one is dead as well. From
-// then on only the receiver may act.
+// Pass gives the key on for good: the receiver's key lies on top, and when it is returned this one is dead as well, and the one
+// below it, if there is one, usable again. From then on only the receiver may act.
 func (k *Key) Pass(from, to Holder) (*Key, error) {
 	if k == nil {
-		return k.push(from, "hand", to, "", true)
+		return k.push(from, "hand", to, "", passedOn)
 	}
-	return k.push(from, "hand", to, k.op, true)
+	return k.push(from, "hand", to, k.op, passedOn)
 }
 
 // push puts a key for op, held by holder, on top.
-func (k *Key) push(by Holder, asked string, holder Holder, op string, passed bool) (*Key, error) {
+func (k *Key) push(by Holder, asked string, holder Holder, op string, as sort) (*Key, error) {
 	for {
-		s, at, err := k.usable(by, asked)
+		at, err := k.usable(by, asked)
 		if err != nil {
 			return nil, err
 		}
-		top := &Key{
-			family: k.family, below: k, before: at, acquirer: holder, op: op,
-			under: keyState{holder: s.holder, passed: passed},
-		}
-		top.self, top.under.above = top, top
-		if k.state.CompareAndSwap(at, &top.under) {
+		top := &Key{family: k.family, below: k, before: at, acquirer: holder, op: op, sort: as}
+		top.self = top
+		if k.state.CompareAndSwap(at, top) {
 			return top, nil
 		}
 	}
@@ -235,11 +265,11 @@ func (k *Key) push(by Holder, asked string, holder Holder, op string, passed boo
 // Hand gives the key from its holder to another. From then on only to may use it.
 func (k *Key) Hand(from, to Holder) error {
 	for {
-		_, at, err := k.usable(from, "hand")
+		at, err := k.usable(from, "hand")
 		if err != nil {
 			return err
 		}
-		if k.state.CompareAndSwap(at, &keyState{holder: to}) {
+		if k.state.CompareAndSwap(at, &Key{sort: handed, acquirer: to}) {
 			return nil
 		}
 	}
@@ -249,6 +279,10 @@ func (k *Key) Hand(from, to Holder) error {
 // holder, or who acquired the key: a caller of user code takes back what it handed to the callback. While somebody is still
 // inside a call with the key, so that another lies on top, it fails with ErrOutOfOrder and nothing changes.
 func (k *Key) Return(by Holder) error {
+	if k.real() && k.acquirer == by && k.state.CompareAndSwap(nil, deadKey) {
+		k.pop()
+		return nil
+	}
 	for {
 		s, at := k.load()
 		switch {
@@ -261,27 +295,22 @@ func (k *Key) Return(by Holder) error {
 		case s.above != nil:
 			return k.refuse("return", by, s, ErrOutOfOrder)
 		}
-		if k.state.CompareAndSwap(at, deadState) {
+		if k.state.CompareAndSwap(at, deadKey) {
 			k.pop()
 			return nil
 		}
 	}
 }
 
-// pop takes a key that has just died off the one below, and those that were passed on with it.
+// pop takes a key that has just died off the one below, and kills those below that were passed on. Until then the key below
+// counts as in use: never are two inside. Only a revocation can come first, and then there is nothing left to do.
 func (k *Key) pop() {
 	for below := k.below; below != nil; k, below = below, below.below {
-		// Between the two steps the key below still counts as in use: never are two inside. Nobody else takes k off, so the swap
-		// can only be overtaken by a revocation.
-		s, at := below.load()
-		if s.dead || s.above != k {
+		if k.sort != passedOn {
+			below.state.CompareAndSwap(k, k.before)
 			return
 		}
-		if !s.passed {
-			below.state.CompareAndSwap(at, k.before)
-			return
-		}
-		if !below.state.CompareAndSwap(at, deadState) {
+		if !below.state.CompareAndSwap(k, deadKey) {
 			return
 		}
 	}
@@ -289,14 +318,13 @@ func (k *Key) pop() {
 
 // Check reports whether by may perform op on those partitions with the key now: nil, or a *MisuseError.
 func (k *Key) Check(by Holder, op string, partitions ...kafka.TopicPartition) error {
-	s, _, err := k.usable(by, op)
-	if err != nil || len(partitions) == 0 {
+	if _, err := k.usable(by, op); err != nil || len(partitions) == 0 {
 		return err
 	}
 	covers := k.family.partitions()
 	for _, tp := range partitions {
 		if _, covered := slices.BinarySearchFunc(covers, tp, kafka.TopicPartition.Compare); !covered {
-			return &MisuseError{Op: op, Asker: by, Holder: s.holder, Partition: tp, Reason: ErrNotCovered}
+			return &MisuseError{Op: op, Asker: by, Holder: by, HolderOp: k.op, Since: k.family.since, Partition: tp, Reason: ErrNotCovered}
 		}
 	}
 	return nil

@@ -183,7 +183,7 @@ func TestForgedAndForeignKeysAreDead(t *testing.T) {
 	m, other := NewMint(), NewMint()
 	real := must[*Key](t)(m.Grant("a", tp(1)))
 	copied := &Key{self: real.self, family: real.family, acquirer: "a"}
-	copied.state.Store(&keyState{holder: "a"})
+	copied.state.Store(&Key{sort: handed, acquirer: "a"})
 	for name, k := range map[string]*Key{"nil": nil, "zero": {}, "copied": copied} {
 		if k.Valid() || k.Partitions() != nil || k.Holder() != "" {
 			t.Errorf("%s key is alive", name)

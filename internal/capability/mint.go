@@ -62,7 +62,7 @@ func ordered(partitions []kafka.TopicPartition) []kafka.TopicPartition {
 }
 
 // root returns the state of a live root of this mint with nothing on top.
-func (m *Mint) root(key *Key, op string, by Holder) (s keyState, at *keyState, err error) {
+func (m *Mint) root(key *Key, op string, by Holder) (s keyState, at *Key, err error) {
 	s, at = key.load()
 	switch {
 	case s.dead || !m.own(key) || key.below != nil:
@@ -131,7 +131,7 @@ func (m *Mint) Merge(a, b *Key) error {
 			return b.refuse(op, s.holder, t, ErrNotHolder)
 		}
 		// b ends first, so that no partition is under both.
-		if b.state.CompareAndSwap(at, deadState) {
+		if b.state.CompareAndSwap(at, deadKey) {
 			a.family.cover(ordered(append(slices.Clone(a.family.partitions()), b.family.partitions()...)))
 			m.prune()
 			return nil
@@ -149,7 +149,7 @@ func (m *Mint) Revoke(key *Key) bool {
 // Confiscate is Revoke, and tells of the operations that were under way with the key, the lowest first: what was acquired on
 // top of it and not returned.
 func (m *Mint) Confiscate(key *Key) (alive bool, inside []Level) {
-	if s, _ := key.load(); s.dead || !m.own(key) {
+	if !key.real() || !m.own(key) {
 		return false, nil
 	}
 	alive, inside = key.confiscate()
