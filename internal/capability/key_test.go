@@ -2,8 +2,6 @@ package capability
 
 import (
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -203,187 +201,6 @@ func TestForgedAndForeignKeysAreDead(t *testing.T) {
 	}
 }
 
-// naiveKey is a key of the naive twin: a stack of holders that one thread looks at.
-type naiveKey struct {
-	key        *Key
-	holder     Holder
-	acquirer   Holder
-	below      *naiveKey
-	above      *naiveKey
-	dead       bool
-	partitions []kafka.TopicPartition // of a root; levels above look down
-}
-
-func (n *naiveKey) root() *naiveKey {
-	for n.below != nil {
-		n = n.below
-	}
-	return n
-}
-
-func (n *naiveKey) kill() {
-	for ; n != nil; n = n.above {
-		n.dead = true
-	}
-}
-
-func (n *naiveKey) use(by Holder) error {
-	switch {
-	case n.dead:
-		return ErrRevoked
-	case n.above != nil:
-		return ErrHeld
-	case n.holder != by:
-		return ErrNotHolder
-	}
-	return nil
-}
-
-// naiveMint runs the same operations as a Mint and says what each must answer.
-type naiveMint struct {
-	mint *Mint
-	keys []*naiveKey
-}
-
-func (n *naiveMint) operate(r *rand.Rand) (name string, got, want error) {
-	holders := []Holder{"a", "b", "c"}
-	by, to := holders[r.IntN(3)], holders[r.IntN(3)]
-	partition := tp(int32(r.IntN(5)))
-	if len(n.keys) == 0 || r.IntN(8) == 0 {
-		for _, k := range n.keys {
-			if !k.dead && k.below == nil && slices.Contains(k.partitions, partition) {
-				want = ErrHeld
-			}
-		}
-		key, err := n.mint.Grant(by, partition)
-		if err == nil {
-			n.keys = append(n.keys, &naiveKey{key: key, holder: by, acquirer: by, partitions: []kafka.TopicPartition{partition}})
-		}
-		return "grant", err, want
-	}
-	k := n.keys[len(n.keys)-1-min(r.IntN(len(n.keys)), 12)]
-	switch r.IntN(8) {
-	case 0, 1:
-		want = k.use(by)
-		key, err := k.key.Acquire(by, "op")
-		if err == nil {
-			top := &naiveKey{key: key, holder: by, acquirer: by, below: k}
-			k.above = top
-			n.keys = append(n.keys, top)
-		}
-		return "acquire", err, want
-	case 2:
-		want, got = k.use(by), k.key.Hand(by, to)
-		if want == nil {
-			k.holder = to
-		}
-		return "hand", got, want
-	case 3, 4:
-		switch {
-		case k.dead:
-			want = ErrRevoked
-		case k.holder != by && (k.below == nil || k.acquirer != by):
-			want = ErrNotHolder
-		case k.above != nil:
-			want = ErrOutOfOrder
-		default:
-			k.dead = true
-			if k.below != nil {
-				k.below.above = nil
-			}
-		}
-		return "return", k.key.Return(by), want
-	case 5:
-		if want = k.use(by); want == nil && !slices.Contains(k.root().partitions, partition) {
-			want = ErrNotCovered
-		}
-		return "check", k.key.Check(by, "op", partition), want
-	case 6:
-		if r.IntN(4) > 0 {
-			return n.split(k, by, partition)
-		}
-		if alive := n.mint.Revoke(k.key); alive == k.dead {
-			return "revoke", fmt.Errorf("alive %t, the twin says dead %t", alive, k.dead), nil
-		}
-		if !k.dead && k.below != nil {
-			k.below.above = nil
-		}
-		k.kill()
-		return "revoke", nil, nil
-	default:
-		return n.merge(k, n.keys[r.IntN(len(n.keys))])
-	}
-}
-
-func (n *naiveMint) split(k *naiveKey, by Holder, partition kafka.TopicPartition) (name string, got, want error) {
-	switch {
-	case k.dead || k.below != nil:
-		want = ErrRevoked
-	case k.above != nil:
-		want = ErrHeld
-	case !slices.Contains(k.partitions, partition):
-		want = ErrNotCovered
-	}
-	part, err := n.mint.Split(k.key, by, []kafka.TopicPartition{partition})
-	if err == nil {
-		k.partitions = slices.DeleteFunc(k.partitions, func(p kafka.TopicPartition) bool { return p == partition })
-		n.keys = append(n.keys, &naiveKey{key: part, holder: by, acquirer: by, partitions: []kafka.TopicPartition{partition}})
-	}
-	return "split", err, want
-}
-
-func (n *naiveMint) merge(a, b *naiveKey) (name string, got, want error) {
-	for _, k := range []*naiveKey{a, b} {
-		switch {
-		case want != nil || a == b:
-		case k.dead || k.below != nil:
-			want = ErrRevoked
-		case k.above != nil:
-			want = ErrHeld
-		}
-	}
-	switch {
-	case a == b:
-		want = ErrHeld
-	case want == nil && a.holder != b.holder:
-		want = ErrNotHolder
-	}
-	got = n.mint.Merge(a.key, b.key)
-	if got == nil {
-		a.partitions = append(a.partitions, b.partitions...)
-		b.dead, b.partitions = true, nil
-	}
-	return "merge", got, want
-}
-
-func TestKeysAgreeWithTheirNaiveTwin(t *testing.T) {
-	for seed := range uint64(300) {
-		r := rand.New(rand.NewPCG(seed, 3))
-		twin := &naiveMint{mint: NewMint()}
-		for i := range 500 {
-			name, got, want := twin.operate(r)
-			if (got == nil) != (want == nil) || want != nil && !errors.Is(got, want) {
-				t.Fatalf("seed %d step %d: %s: %v, want %v", seed, i, name, got, want)
-			}
-			if err := twin.mint.Valid(); err != nil {
-				t.Fatalf("seed %d step %d: %s: %v", seed, i, name, err)
-			}
-			live := 0
-			for _, k := range twin.keys {
-				if !k.dead && k.below == nil {
-					live++
-				}
-				if usable := !k.dead && k.above == nil; k.key.Valid() != usable {
-					t.Fatalf("seed %d step %d: %s: a key is usable: %t, want %t", seed, i, name, k.key.Valid(), usable)
-				}
-			}
-			if twin.mint.Live() != live || len(twin.mint.Ledger()) != live {
-				t.Fatalf("seed %d step %d: %d live, want %d", seed, i, twin.mint.Live(), live)
-			}
-		}
-	}
-}
-
 func TestTwoUsersOfOneKeyAreNeverInsideTogether(t *testing.T) {
 	m := NewMint()
 	root := must[*Key](t)(m.Grant("user", tp(1)))
@@ -464,6 +281,23 @@ func TestTheMintMayActWhileKeysAreInUse(t *testing.T) {
 	group.Wait()
 	if err := m.Valid(); err != nil || m.Live() != 1 {
 		t.Fatal(err, m.Live())
+	}
+}
+
+// TestWhatDiesWithAKeyIsDeadWhenItsRevocationReturns: also where somebody else ends a key of its stack at the same time.
+func TestWhatDiesWithAKeyIsDeadWhenItsRevocationReturns(t *testing.T) {
+	for range 3000 {
+		m := NewMint()
+		root := must[*Key](t)(m.Grant("user", tp(1)))
+		within := must[*Key](t)(root.Acquire("user", "callback"))
+		inner := must[*Key](t)(within.Acquire("user", "seek"))
+		var group sync.WaitGroup
+		group.Go(func() { _, _ = within.End("user") })
+		m.Revoke(root)
+		if inner.Valid() || within.Valid() || root.Valid() {
+			t.Fatal("a key of a revoked stack is alive")
+		}
+		group.Wait()
 	}
 }
 
