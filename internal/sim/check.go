@@ -342,6 +342,9 @@ func (c *checker) expired(m *groupMember, why string) {
 	// A request that was lost may be waited for as long as a JoinGroup may take.
 	calm := c.w.at-c.w.disturbedUntil > int64(2*c.w.script.Session+2*c.w.script.Rebalance+c.w.script.Request)
 	calm = calm || c.w.disturbedUntil == 0
+	if p != nil && p.group.member.State() == rebalance.StateLeaving && c.w.script.Callbacks {
+		return // it does not come back, and its callbacks, or those of others, take their time
+	}
 	if p == nil || p.dead || p.ended || p.frozen || !calm || p.group.member.MemberID() != m.id {
 		return
 	}
@@ -368,12 +371,15 @@ func (c *checker) left(p *process, err error) {
 	if late := c.w.at - p.closeBy; late > int64(time.Millisecond+2*c.w.script.Stall)+p.behind && p.wokeAt < p.closeBy && c.w.disturbedUntil < p.closeAsked {
 		c.w.violate("G8", fmt.Sprintf("closed %v late", time.Duration(late)))
 	}
+	if len(p.group.tokens.queue) > 0 {
+		return // for callbacks
+	}
 	waits := func(v *grantView) bool { return v != nil && !v.released }
 	if errors.Is(err, rebalance.ErrLeaveUnfinished) && p.group.leaveAnswered && !slices.ContainsFunc(p.group.parts, waits) &&
 		!slices.ContainsFunc(p.group.leaving, waits) {
 		c.w.violate("G8", "closing waited for nothing: "+err.Error())
 	}
-	calm := c.w.disturbedUntil == 0 && c.w.script.StallPermyriad == 0
+	calm := c.w.disturbedUntil == 0 && c.w.script.StallPermyriad == 0 && !c.w.script.Callbacks
 	if errors.Is(err, rebalance.ErrLeaveUnfinished) && calm && p.closeBy-p.closeAsked > int64(5*time.Second) {
 		c.w.violate("G8", "closing ended at its deadline: "+err.Error())
 	}
@@ -402,8 +408,9 @@ func (c *checker) failed(p *process, err error) {
 }
 
 // refused takes what a member does not follow. Failed attempts are ordinary; these are not.
-func (c *checker) refused(err error) {
+func (c *checker) refused(g *groupShell, err error) {
 	switch {
+	case errors.Is(err, rebalance.ErrNotReleased) && g.closing && len(g.tokens.queue) > 0: // closing is shorter than a callback
 	case errors.Is(err, rebalance.ErrBadAnswer), errors.Is(err, rebalance.ErrForeignPartition), errors.Is(err, rebalance.ErrMalformed):
 		c.w.violate("STATE", err.Error())
 	case errors.Is(err, rebalance.ErrNotReleased) && c.w.disturbedUntil+int64(5*time.Second) < c.w.at && c.w.script.StallPermyriad == 0:

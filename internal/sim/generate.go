@@ -118,6 +118,17 @@ func changeTopic(s *Script, rng *rand.Rand) {
 	}
 }
 
+// tokens draws what users do with tokens, and the callbacks of rebalances. It has a source of its own as well.
+func tokens(s *Script) {
+	rng := rand.New(rand.NewPCG(s.Seed, 0x70c))
+	span := func(low, high time.Duration) time.Duration { return low + time.Duration(rng.Int64N(int64(high-low)+1)) }
+	s.TokenFor, s.TokenTimeout = span(time.Millisecond, 2*time.Second), span(500*time.Millisecond, 8*time.Second)
+	if rng.IntN(2) == 0 {
+		s.TokenEvery = span(50*time.Millisecond, 4*time.Second)
+	}
+	s.Callbacks = rng.IntN(3) == 0
+}
+
 // Generate returns the script of a seed. A quarter of the seeds have no faults of the network, the processes or the
 // coordinator: there a slow handler is all that happens, and membership must not suffer (G6).
 func Generate(seed uint64) Script {
@@ -167,6 +178,7 @@ func Generate(seed uint64) Script {
 	if rng := rand.New(rand.NewPCG(s.Seed, 0x91ace)); rng.IntN(4) == 0 { // a source of its own, as those have
 		s.PlaceEvery = 200*time.Millisecond + time.Duration(rng.Int64N(int64(5*time.Second)))
 	}
+	tokens(&s)
 	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int((a.At - b.At) / time.Millisecond) })
 	return s
 }

@@ -53,6 +53,7 @@ type groupShell struct {
 	loan    loan
 	starts  startQueue
 	topic   topicView
+	tokens  tokenDesk
 
 	closing bool
 	// leaveAnswered is for the checker.
@@ -75,6 +76,8 @@ type grantView struct {
 	revoking, lost, released bool
 	// topicID is the topic's incarnation as the partition was told.
 	topicID kafka.TopicID
+	// leaving is its revocation, while that waits for callbacks.
+	leaving *leavingSet
 }
 
 func newGroupShell(p *process) *groupShell {
@@ -120,6 +123,10 @@ func (g *groupShell) receive(m *message) {
 			g.feedLink(rebalance.LinkTick{})
 		case g.w.rang(&g.topic.alarm, a):
 			g.refreshTopic()
+		case g.w.rang(&g.tokens.alarm, a):
+			g.stepDesk(capability.DeskTick{})
+		case g.w.rang(&g.tokens.callbackAlarm, a):
+			g.callbackDone(g.tokens.queue[0].id, errCallbackOverdue)
 		}
 	case messageCallDone:
 		g.answered(m.payload.(*call))
@@ -153,6 +160,14 @@ func (g *groupShell) receive(m *message) {
 		if g.view(int(m.part), kafka.AssignmentEpoch(m.epoch)) != nil {
 			g.refreshSoon()
 		}
+	case messageTokenWanted:
+		g.tokenWanted(m.payload.(*tokenUser))
+	case messageTokenLeft:
+		g.tokenLeft(m.seq, m.err)
+	case messageOperation:
+		g.operate(m.payload.(*operation))
+	case messageCallbackDone:
+		g.callbackDone(m.seq, nil)
 	case messageKeyReturned:
 		g.keyReturned(m.payload.(*capability.Key))
 	default:
@@ -321,7 +336,7 @@ func (g *groupShell) run(effect rebalance.Effect) {
 		g.w.check.failed(p, e.Err)
 		p.finish()
 	case rebalance.Refused:
-		g.w.check.refused(e.Err)
+		g.w.check.refused(g, e.Err)
 	case rebalance.Moved:
 		g.w.stats.Moves++
 		if e.To == rebalance.StateUnjoined && e.From != rebalance.StateLeaving {

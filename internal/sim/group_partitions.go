@@ -42,13 +42,10 @@ func (g *groupShell) assign(e rebalance.AssignPartitions) {
 			v.shell.topicID = v.topicID
 		}
 		g.loan.want[part] = true
-		g.starts.waiting = append(g.starts.waiting, part)
 	}
 	g.settleLoan()
-	if len(e.Grants) > 0 {
-		g.starts.fresh = false // an answer that is still under way may be older than another owner's last commit
-	}
-	g.requestStarts()
+	g.owned(e.Grants)
+	g.assigningCallback(e.Grants)
 }
 
 func (g *groupShell) requestStarts() {
@@ -126,7 +123,7 @@ func (g *groupShell) offsetsFetched(m *message) {
 		})
 		if !v.started {
 			v.started = true
-			g.feed(rebalance.PartitionStarted{TopicPartition: tpOf(part), Epoch: v.epoch})
+			g.assignedCallback([]rebalance.Grant{{TopicPartition: tpOf(part), Epoch: v.epoch}})
 		}
 	}
 }
@@ -142,6 +139,7 @@ func (g *groupShell) stopWaiting(part int) {
 
 // revoke begins REVOKING: each partition drains, commits and lets go by itself.
 func (g *groupShell) revoke(e rebalance.RevokePartitions) {
+	g.gone(e.Grants, false)
 	for _, grant := range e.Grants {
 		part := int(grant.TopicPartition.Partition)
 		v := g.view(part, grant.Epoch)
@@ -158,6 +156,8 @@ func (g *groupShell) revoke(e rebalance.RevokePartitions) {
 			at: int64(e.DrainUntil.Sub(epochStart)), offset: int64(e.Deadline.Sub(epochStart)),
 		})
 	}
+	g.w.check.tokens(g)
+	g.revokingCallback(e)
 	if g.w.mutant == MutantKeptRevoked && g.process.cooperative() && !e.Closing {
 		g.giveUp(e)
 	}
@@ -198,6 +198,9 @@ func (g *groupShell) lose(e rebalance.LosePartitions) {
 			}
 		}
 	}
+	g.gone(e.Grants, true)
+	g.w.check.tokens(g)
+	g.lostCallback(e.Grants)
 	if g.w.mutant != MutantCommitAfterFence {
 		g.cutOff(e.Grants)
 	}
@@ -208,6 +211,7 @@ func (g *groupShell) lose(e rebalance.LosePartitions) {
 			continue
 		}
 		g.stopWaiting(part)
+		g.lostWhileLeaving(v)
 		g.fence(part, grant.Epoch)
 		if g.w.mutant == MutantFlowAfterLoss {
 			continue
@@ -239,6 +243,15 @@ func (g *groupShell) partitionReleased(part int, epoch kafka.AssignmentEpoch) {
 	g.fence(part, epoch)
 	g.settleLoan()
 	v.shell.stop()
+	if g.parts[part] == nil && !v.lost {
+		g.gone([]rebalance.Grant{{TopicPartition: tpOf(part), Epoch: epoch}}, false) // OnRevoking may go on, but not commit it any more
+	}
+	g.w.check.tokens(g)
+	if l := v.leaving; l != nil {
+		l.left--
+		g.leavingOn(l)
+		return
+	}
 	g.feed(rebalance.PartitionReleased{TopicPartition: tpOf(part), Epoch: epoch})
 }
 

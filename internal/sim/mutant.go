@@ -129,6 +129,18 @@ const (
 	MutantLapseForGood
 	// MutantWakeTrusted takes waking up for a sign of life (WOKEN).
 	MutantWakeTrusted
+	// MutantTokenOvertakes grants a token that nobody has to who asks last, though somebody waits for it (TOKEN).
+	MutantTokenOvertakes
+	// MutantRevokedUnderToken leaves partitions under the tokens of users when they are given up (TOKEN).
+	MutantRevokedUnderToken
+	// MutantLostUnderToken leaves them there when they are lost (TOKEN).
+	MutantLostUnderToken
+	// MutantHandRevives has the giver's token live again when the receiver returns what it was handed (TOKEN).
+	MutantHandRevives
+	// MutantNoAuthority carries out control calls without asking whether their caller may (TOKEN).
+	MutantNoAuthority
+	// MutantCallbackOfOldEpoch gives a callback that had to wait the partitions that were lost meanwhile (TOKEN).
+	MutantCallbackOfOldEpoch
 	mutantEnd
 )
 
@@ -193,6 +205,12 @@ var mutantNames = [...]struct{ name, breaks string }{
 	MutantFencedSent:          {"fenced-round-sent", "G4"},
 	MutantLapseForGood:        {"lapse-for-good", "PROGRESS"},
 	MutantWakeTrusted:         {"frozen-process-acts", "WOKEN"},
+	MutantTokenOvertakes:      {"token-overtakes", "TOKEN"},
+	MutantRevokedUnderToken:   {"revoked-under-token", "TOKEN"},
+	MutantLostUnderToken:      {"lost-under-token", "TOKEN"},
+	MutantHandRevives:         {"hand-revives", "TOKEN"},
+	MutantNoAuthority:         {"no-authority", "TOKEN"},
+	MutantCallbackOfOldEpoch:  {"callback-of-old-epoch", "TOKEN"},
 }
 
 // String returns the mutant's name.

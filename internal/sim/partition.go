@@ -176,6 +176,8 @@ func (s *partitionShell) receive(m *message) {
 		s.engineSignaled(m.payload.(*engine))
 	case messagePauseChanged:
 		s.pauseChanged(m.payload.(*pauseWaiter))
+	case messageSeek:
+		s.seek(int(m.offset))
 	case messageCommitWanted:
 		s.commitWanted(m.at)
 	case messagePlaceWanted:

@@ -131,6 +131,11 @@ func (p *process) userSoon(what int64) {
 	}
 }
 
+// free reports whether a user without a token may act on partitions.
+func (p *process) free(parts []int) bool {
+	return p.group.tokens.Free("call", "the consumer", names(parts)) == nil
+}
+
 // userActs commits, or pauses for a while, in a process.
 func (p *process) userActs(what int64) {
 	if p.dead || p.ended {
@@ -145,7 +150,7 @@ func (p *process) userActs(what int64) {
 		p.userPlacesNow()
 	case what == userCommits:
 		for _, v := range p.group.parts {
-			if v != nil {
+			if v != nil && p.free([]int{v.part}) {
 				p.w.post(v.shell.box, message{kind: messageCommitWanted, at: p.at() + int64(5*time.Second)})
 			}
 		}
@@ -156,6 +161,9 @@ func (p *process) userActs(what int64) {
 			for part := range p.w.script.Partitions {
 				parts = append(parts, part)
 			}
+		}
+		if !p.free(parts) {
+			break
 		}
 		p.setPause(true, parts)
 		p.w.timeline.push(p.w.at+1+p.w.extra.Int64N(int64(p.w.script.PauseFor)+1), eventUser, userResumes, p)
@@ -175,6 +183,10 @@ func (p *process) resumeAll() {
 		if paused {
 			parts = append(parts, part)
 		}
+	}
+	if p.w.faulty && !p.free(parts) {
+		p.w.timeline.push(p.w.at+int64(100*time.Millisecond), eventUser, userResumes, p)
+		return
 	}
 	p.setPause(false, parts)
 	p.userSoon(userPauses)

@@ -112,7 +112,7 @@ func (s *partitionShell) forgetPlaced(offset int64) {
 func (p *process) userPlacesNow() {
 	for _, v := range p.group.parts {
 		switch {
-		case v == nil:
+		case v == nil, !p.free([]int{v.part}):
 		case !p.w.faulty:
 			p.w.post(v.shell.box, message{kind: messageCommitWanted, at: p.at() + int64(5*time.Second)})
 		case p.w.extra.IntN(2) == 0:

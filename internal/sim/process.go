@@ -44,6 +44,7 @@ type process struct {
 	handlers  *handlerPool
 	session   session
 	pauses    pauseRegister
+	users     *tokenUsers
 	// gates keep G2; they outlive partitions. truths are the checker's.
 	gates  []gate
 	truths []*truth
@@ -77,10 +78,12 @@ func (w *World) start(slot int) *process {
 	p.group = newGroupShell(p)
 	p.heartbeat = newHeartbeatShell(p)
 	p.committer = newCommitterShell(p)
+	p.group.newTokens()
 	w.slots[slot] = p
 	p.userSoon(userCommits)
 	p.userSoon(userPauses)
 	p.userSoon(userPlaces)
+	p.tokenSoon()
 	p.group.feedLink(rebalance.LinkStart{})
 	if w.script.changing() {
 		p.group.refreshTopic()
@@ -147,6 +150,7 @@ func (p *process) thaw() {
 // finish ends the tree after Left or Failed. Handlers that have not returned go on until they do.
 func (p *process) finish() {
 	p.ended = true
+	p.group.closeDesk()
 	for _, v := range append(p.group.leaving, p.group.parts...) {
 		if v != nil {
 			v.shell.stop()

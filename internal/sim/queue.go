@@ -24,6 +24,7 @@ const (
 	eventRestartSlot                 // a process starts in a slot
 	eventUser                        // a user of a process acts
 	eventForget                      // the coordinator forgets the offsets of a topic that is gone
+	eventToken                       // a user of tokens acts
 
 	// Messages to actors.
 	messageRing // an alarm of the actor is due
@@ -72,6 +73,13 @@ const (
 	messagePlaced
 	messageLeaderKnown
 	messageLeaderDoubted
+	messageTokenWanted
+	messageTokenAnswered
+	messageTokenLeft
+	messageOperation
+	messageOperated
+	messageCallbackDone
+	messageSeek
 )
 
 // message is one message between actors. Which fields are used depends on the kind.

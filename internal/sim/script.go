@@ -60,6 +60,10 @@ type Script struct {
 	CommitEvery, PauseEvery, PauseFor time.Duration
 	// PlaceEvery is how often users commit offsets of their own, on average. 0 is never.
 	PlaceEvery time.Duration
+	// TokenEvery is how often users ask for tokens, on average, 0 for never; TokenFor how long they wait at most between two things
+	// that they do, TokenTimeout how long a token is out at most. With Callbacks the callbacks of rebalances take tokens.
+	TokenEvery, TokenFor, TokenTimeout time.Duration
+	Callbacks                          bool
 	// Protocols is what members offer as assignors.
 	Protocols ProtocolKind
 	// FirstPartitions is how many of the Partitions the topic has at first, 0 for all of them. MetadataAge is how long members go
@@ -185,6 +189,10 @@ func (s *Script) fields() []field {
 		{"place-every", &s.PlaceEvery},
 		{"pause-every", &s.PauseEvery},
 		{"pause-for", &s.PauseFor},
+		{"token-every", &s.TokenEvery},
+		{"token-for", &s.TokenFor},
+		{"token-timeout", &s.TokenTimeout},
+		{"callbacks", &s.Callbacks},
 		{"protocols", choice{(*uint8)(&s.Protocols), protocolNames[:]}},
 		{"first-partitions", &s.FirstPartitions},
 		{"metadata-age", &s.MetadataAge},

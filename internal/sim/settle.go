@@ -24,7 +24,7 @@ func (w *World) settled() bool {
 		}
 	}
 	for _, p := range w.slots {
-		if p == nil || p.dead || p.ended || p.closeBy > 0 {
+		if p == nil || p.dead || p.ended || p.closeBy > 0 || !p.tokensSettled() {
 			return false
 		}
 		member := p.group.member
@@ -77,6 +77,12 @@ func (w *World) unsettled() string {
 		}
 		fmt.Fprintf(&b, "; slot %d: dead %t ended %t, %s generation %d id %q, link %s", slot, p.dead, p.ended, p.group.member.State(),
 			p.group.member.Generation(), p.group.member.MemberID(), p.group.link.State())
+		for _, u := range p.group.tokens.asked {
+			fmt.Fprintf(&b, ", %s waits", u.holder)
+		}
+		for _, call := range p.group.tokens.queue {
+			fmt.Fprintf(&b, ", %s has not returned", call.name)
+		}
 		for _, v := range p.group.parts {
 			if v != nil {
 				fmt.Fprintf(&b, ", %s epoch %d %s", tpOf(v.part), v.epoch, v.shell.machine.State())

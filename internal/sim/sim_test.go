@@ -35,6 +35,10 @@ func TestFreshSeedsHoldEveryGuarantee(t *testing.T) {
 		total.Suspended == 0 {
 		t.Errorf("too little changes: %+v", total)
 	}
+	if total.Tokens == 0 || total.TokensRefused == 0 || total.TokensRevoked == 0 || total.Handed == 0 || total.Operations == 0 ||
+		total.OperationsRefused == 0 || total.Seeks == 0 || total.Callbacks == 0 {
+		t.Errorf("nobody cares for tokens: %+v", total)
+	}
 	if total.Losses == 0 || total.Overlaps == 0 || total.Stale == 0 || total.Redelivered == 0 {
 		t.Errorf("the histories are too tame: %+v", total)
 	}

@@ -14,7 +14,7 @@ type Violation struct {
 	// partition was paused. STRATEGY: offsets were sent that no strategy or flush asked for. KEPT: something happened to a partition
 	// that its member keeps over a rebalance. HELD: a commit went out between JoinGroup and SyncGroup. CLAIM: a JoinGroup says
 	// what is not so. STATIC: a static member left, or came back after another process took its place. LOG: records or commits
-	// belong to a log that is another one by now.
+	// belong to a log that is another one by now. TOKEN: a partition was under two tokens, or somebody had or used one without a right to.
 	Guarantee string
 	// Text says what happened.
 	Text string
@@ -52,6 +52,9 @@ type Stats struct {
 	// Truncated counts fetches that told of a log that has lost its end, Recreated how often the topic was made anew, Stray the
 	// offsets that were stored for what is gone by then.
 	Truncated, Recreated, Stray int
+	// Tokens, TokensRefused and TokensRevoked count the answers to who asked for a token, and those taken from their holders; Handed
+	// those given on, Operations and OperationsRefused control calls, Seeks positions set back, Callbacks those of rebalances.
+	Tokens, TokensRefused, TokensRevoked, Handed, Operations, OperationsRefused, Seeks, Callbacks int
 	// Suspended counts what a process did whose clock had stood still, before its first answer.
 	Suspended int
 }
@@ -90,6 +93,14 @@ func (s *Stats) Add(o Stats) {
 	s.Recreated += o.Recreated
 	s.Stray += o.Stray
 	s.Suspended += o.Suspended
+	s.Tokens += o.Tokens
+	s.TokensRefused += o.TokensRefused
+	s.TokensRevoked += o.TokensRevoked
+	s.Handed += o.Handed
+	s.Operations += o.Operations
+	s.OperationsRefused += o.OperationsRefused
+	s.Seeks += o.Seeks
+	s.Callbacks += o.Callbacks
 }
 
 // World is one run of a script.
@@ -101,6 +112,8 @@ type World struct {
 	extra *rand.Rand
 	// change decides what came later still: the protocols, the topic's changes, logs that lose their end under a running owner.
 	change *rand.Rand
+	// token decides what users do with tokens.
+	token *rand.Rand
 
 	// at is the virtual time since the beginning, now the same as an instant.
 	at       int64
@@ -166,6 +179,7 @@ func newWorld(script Script) *World {
 	w := &World{
 		script: script, mutant: script.Mutant, rng: rand.New(rand.NewPCG(script.Seed, 0xfeed)), now: epochStart, faulty: true,
 		extra: rand.New(rand.NewPCG(script.Seed, 0xf10)), change: rand.New(rand.NewPCG(script.Seed, 0xc4a)),
+		token: rand.New(rand.NewPCG(script.Seed, 0x70c)),
 		topic: script.firstTopic(),
 		slots: make([]*process, script.Members), weather: make([]weather, script.Members),
 	}
@@ -191,7 +205,7 @@ func newWorld(script Script) *World {
 // patience is how long the group may take to settle once faults have stopped.
 func (w *World) patience() int64 {
 	s := &w.script
-	return int64(3*s.Rebalance + 4*s.Session + 2*s.Request + s.Stuck + 60*time.Second + 2*s.StrategyEvery + 3*s.MetadataAge)
+	return int64(8*s.TokenTimeout + 3*s.Rebalance + 4*s.Session + 2*s.Request + s.Stuck + 60*time.Second + 2*s.StrategyEvery + 3*s.MetadataAge)
 }
 
 func (w *World) run() {
@@ -302,6 +316,8 @@ func (w *World) handle(event *timed) {
 		w.forgetOffsets(byte(event.number))
 	case eventUser:
 		event.payload.(*process).userActs(event.number)
+	case eventToken:
+		w.tokenDue(event.number, event.payload)
 	case eventRestartSlot:
 		w.restartSlot(int(event.number), event.payload)
 	default:
