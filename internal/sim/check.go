@@ -15,9 +15,16 @@ import (
 // only at what a step changed, so that a step costs the same however long the run is.
 type checker struct {
 	w *World
+	// commits counts what the coordinator stored; fell is, per partition, the last one that fell below the one before.
+	commits int
+	fell    []int
 	// inside are the deliveries whose handlers are inside user code, per partition, over all processes.
 	inside [][]*delivery
 }
+
+// elsewhere reports whether somebody has set the partition's commit back since the last one of a run of positions: what that
+// was told to be committed may lie above it by now.
+func (c *checker) elsewhere(t *truth) bool { return c.fell[t.part] > t.order }
 
 // truth is what really happened to one partition under one epoch. Indexes are places in the log.
 type truth struct {
@@ -29,13 +36,15 @@ type truth struct {
 	// log is where its places are, run and runs are the first and the last position epoch of it.
 	log       *partitionLog
 	run, runs uint32
-	// stored is the last offset the coordinator stored under this epoch.
+	// stored is the last offset the coordinator stored under this epoch, order its place among all that were stored, or that of the
+	// last before the run began.
 	stored int64
+	order  int
 }
 
 func newChecker(w *World) checker {
 	n := w.script.Partitions
-	return checker{w: w, inside: make([][]*delivery, n)}
+	return checker{w: w, inside: make([][]*delivery, n), fell: make([]int, n)}
 }
 
 // machine takes the errors of machines: a shell that does what it should never sees one.
@@ -278,6 +287,10 @@ func (c *checker) stored(p *process, offset *commit.Offset, before int64) commit
 	if l := t.log; l != c.w.logs[part] && (l.successor == nil || offset.Offset > l.cut) {
 		c.w.stats.Stray++
 	}
+	c.commits++
+	if t.order = c.commits; offset.Offset < before {
+		c.fell[part] = c.commits
+	}
 	t.stored = offset.Offset
 	if offset.Metadata != "" {
 		c.storedMap(offset, t.log)
@@ -290,7 +303,8 @@ func (c *checker) demanded(s *partitionShell, d demand, err error) {
 	if err == nil {
 		c.w.stats.Demands++
 	}
-	if stored := c.w.coordinator.committed[s.part]; err == nil && stored < d.target && d.run == s.positionEpoch && !c.gone(s.truth) && c.w.script.Strategy != StrategyManual {
+	if stored := c.w.coordinator.committed[s.part]; err == nil && stored < d.target && d.run == s.positionEpoch && !c.gone(s.truth) && !c.elsewhere(s.truth) &&
+		c.w.script.Strategy != StrategyManual {
 		c.w.violate("G5", fmt.Sprintf("%s epoch %d: commit of %d confirmed, the coordinator has %d", tpOf(s.part), s.epoch, d.target, stored))
 	}
 }
@@ -300,7 +314,7 @@ func (c *checker) confirmed(committer *committerShell, offset *commit.Offset) {
 	if lane := &committer.lanes[offset.TopicPartition.Partition]; lane.epoch == offset.Epoch {
 		lane.committed, lane.counted, lane.at, lane.confirmed = offset.Offset, offset.Finished, c.w.at, true
 	}
-	if t := committer.process.truthOf(offset); t == nil || c.gone(t) {
+	if t := committer.process.truthOf(offset); t == nil || c.gone(t) || c.elsewhere(t) {
 		return
 	}
 	if stored := c.w.coordinator.committed[offset.TopicPartition.Partition]; stored < offset.Offset {
@@ -318,7 +332,8 @@ func (c *checker) released(s *partitionShell, e rebalance.Release) {
 		c.w.violate("G5", fmt.Sprintf("%s epoch %d: released %v before the end of the drain with a handler inside",
 			tpOf(s.part), s.epoch, time.Duration(s.drainUntil-s.process.at())))
 	}
-	if stored := c.w.coordinator.committed[s.part]; e.Cause == nil && stored < s.finalTarget && !c.gone(s.truth) && c.w.script.Strategy != StrategyManual {
+	if stored := c.w.coordinator.committed[s.part]; e.Cause == nil && stored < s.finalTarget && !c.gone(s.truth) && !c.elsewhere(s.truth) &&
+		c.w.script.Strategy != StrategyManual {
 		c.w.violate("G5", fmt.Sprintf("%s epoch %d: released as committed at %d, the coordinator has %d", tpOf(s.part), s.epoch, s.finalTarget, stored))
 	}
 }

@@ -120,7 +120,7 @@ func (c *checker) begin(s *partitionShell, offset int64) *truth {
 	first := line.index(offset)
 	t := &truth{
 		part: s.part, epoch: s.epoch, first: first, next: first, floor: first, stored: kafka.NoOffset, log: line,
-		run: s.positionEpoch, runs: s.positionEpoch,
+		run: s.positionEpoch, runs: s.positionEpoch, order: c.commits,
 	}
 	s.process.truths = append(s.process.truths, t)
 	return t
