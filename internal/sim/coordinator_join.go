@@ -62,10 +62,7 @@ func (g *coordinator) joinMember(m *groupMember, c *call, fresh bool) {
 	case groupEmpty, groupPreparing:
 	}
 	g.update(m, c)
-	if old := m.joining; old != nil && old != c {
-		abandon(old)
-	}
-	m.joining = c
+	m.joining = c // an earlier one has no answer; a client that waits for it, since the two came in the other order, hears so in time
 	if g.phase != groupPreparing {
 		g.prepare()
 		return

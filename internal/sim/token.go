@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
@@ -286,6 +287,7 @@ func (s *partitionShell) seek(back int) {
 		}
 	}
 	s.w.stats.Seeks++
+	s.before = commit.OffsetMap{} // what was finished is to come again, whatever the commit says that this ownership started with
 	s.reposition(offset, l)
 }
 
