@@ -177,6 +177,9 @@ func Generate(seed uint64) Script {
 	changes(&s)
 	if rng := rand.New(rand.NewPCG(s.Seed, 0x91ace)); rng.IntN(4) == 0 { // a source of its own, as those have
 		s.PlaceEvery = 200*time.Millisecond + time.Duration(rng.Int64N(int64(5*time.Second)))
+		if s.MetadataLimit > 0 && (s.changing() || s.diverging()) {
+			s.MetadataLimit = 4096 // beside what a user gives along there has to be room for which topic the commit is of
+		}
 	}
 	tokens(&s)
 	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int((a.At - b.At) / time.Millisecond) })
