@@ -326,7 +326,7 @@ func (g *groupShell) run(effect rebalance.Effect) {
 	case rebalance.LosePartitions:
 		g.w.check.loses(g, e)
 		g.lose(e)
-	case rebalance.MissPartitions: // a consumer without a group
+	case rebalance.MissPartitions, rebalance.RangeGone, rebalance.RangesRead: // a consumer without a group
 	case rebalance.Left:
 		g.w.check.left(p, e.Err)
 		p.finish()
