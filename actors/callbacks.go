@@ -58,6 +58,8 @@ type callbacks struct {
 	revocations []*leaving
 	// arrived are partitions whose start is decided since OnAssigned was last called.
 	arrived []rebalance.Grant
+	// known are the ownerships that the user was told of, and not of their end.
+	known map[kafka.TopicPartition]kafka.AssignmentEpoch
 }
 
 type callbackCall struct {
@@ -65,34 +67,36 @@ type callbackCall struct {
 	name       string
 	function   PartitionsFunc
 	rights     capability.Rights
+	grants     []rebalance.Grant
 	partitions []kafka.TopicPartition
 	// last is how far partitions had come that are gone; token is the number of the call's token.
 	last  map[kafka.TopicPartition]*cell
 	token uint64
-	// revocation is that of an OnRevoked: partitions are what is left of it when the call begins.
+	// revocation is that of an OnRevoking or OnRevoked. The latter is about what is left of it when the call begins.
 	revocation *leaving
-	deadline   time.Time
+	// deadline is when it has to be done; timeout is how long it has from when it begins, where there is no deadline.
+	deadline time.Time
+	timeout  time.Duration
 	// then goes on with what waited for the call.
-	then  func(ctx actor.Context)
-	begun bool
+	then           func(ctx actor.Context)
+	begun, hurried bool
+
 	end   context.CancelFunc
 	timer *time.Timer
 }
 
 // queueCallback runs one of the user's callbacks, after those before it, and then goes on. Without a function it goes on at once.
 func (g *group) queueCallback(ctx actor.Context, call *callbackCall) {
-	if call.function == nil || len(call.partitions) == 0 {
+	if call.function == nil || len(call.grants) == 0 {
 		call.then(ctx)
 		return
 	}
 	c := &g.callbacks
 	c.seq++
 	call.seq = c.seq
-	if len(c.queue) > 0 && c.queue[0].begun && call.deadline.Before(c.queue[0].deadline) {
-		c.queue[0].hurry() // the newer one must not wait longer than it has time itself
-	}
 	c.queue = append(c.queue, call)
 	g.nextCallback(ctx)
+	g.hurryCallback()
 }
 
 // nextCallback begins the first call in the queue if it has not begun.
@@ -101,29 +105,90 @@ func (g *group) nextCallback(ctx actor.Context) {
 		return
 	}
 	call := g.callbacks.queue[0]
+	if g.addressed(call); len(call.grants) == 0 { // all were lost while it waited, or the user has never heard of them
+		g.callbacks.queue = g.callbacks.queue[1:]
+		call.then(ctx)
+		g.nextCallback(ctx)
+		return
+	}
 	call.begun = true
-	if l := call.revocation; l != nil {
-		l.told, call.partitions, call.last = true, partitionsOf(l.grants), l.last
-		if len(l.grants) == 0 { // all were lost while it waited
-			call.function = func(context.Context, *Token, []kafka.TopicPartition) error { return nil }
-		}
+	call.partitions = partitionsOf(call.grants)
+	slices.SortFunc(call.partitions, kafka.TopicPartition.Compare)
+	if call.deadline.IsZero() {
+		call.deadline = time.Now().Add(call.timeout)
 	}
 	token := g.callbackToken(ctx, call)
 	callCtx, cancel := context.WithDeadlineCause(withToken(context.Background(), token), call.deadline, ErrCallbackOverdue)
 	call.end = cancel
 	root, self, overdue := g.shared.sys.root, g.self, fmt.Errorf("%s: %w", call.name, ErrCallbackOverdue)
 	// A little later than the context ends, so that a callback that heeds it is in time.
-	call.timer = time.AfterFunc(time.Until(call.deadline)+callbackGrace, func() {
+	call.timer = time.AfterFunc(max(time.Until(call.deadline), 0)+callbackGrace, func() {
 		root.Send(self, &callbackDone{seq: call.seq, err: overdue, died: true})
 	})
-	go g.shared.runCallback(self, call.seq, call.name, func() error { return call.function(callCtx, token, call.partitions) })
+	function, partitions := call.function, slices.Clone(call.partitions) // which are the user's from here on
+	go g.shared.runCallback(self, call.seq, call.name, func() error { return function(callCtx, token, partitions) })
+	g.hurryCallback()
+}
+
+// addressed settles which partitions a call is about, when it begins. Nobody hears of the end of what they were not told of: where
+// partitions start may not have been decided yet.
+func (g *group) addressed(call *callbackCall) {
+	calls, c := g.shared.settings.Callbacks, &g.callbacks
+	if l := call.revocation; l != nil && call.rights == capability.RightsGone {
+		l.told, call.grants, call.last = true, l.grants, l.last
+	}
+	switch {
+	case calls.Assigning == nil && calls.Assigned == nil:
+		return
+	case call.rights&capability.MayPause != 0:
+		for _, grant := range call.grants {
+			c.known[grant.TopicPartition] = grant.Epoch
+		}
+		return
+	}
+	call.grants = slices.DeleteFunc(slices.Clone(call.grants), func(grant rebalance.Grant) bool {
+		epoch, known := c.known[grant.TopicPartition]
+		if known = known && epoch == grant.Epoch; known && call.rights == capability.RightsGone {
+			delete(c.known, grant.TopicPartition)
+		}
+		return !known
+	})
+}
+
+// hurryCallback ends the time of the call that runs if one that waits has to be done before: that must not wait for longer than it
+// has time itself.
+func (g *group) hurryCallback() {
+	q := g.callbacks.queue
+	for i := 1; i < len(q); i++ {
+		if deadline := q[i].deadline; !deadline.IsZero() && deadline.Before(q[0].deadline) && !q[0].hurried {
+			q[0].hurry()
+		}
+	}
+}
+
+// covered returns the partitions of a call that its token may be over: not those that were given up, lost, or granted anew
+// while the call waited for its turn. Of those it can only say that they came, or went.
+func (g *group) covered(call *callbackCall) (out []kafka.TopicPartition) {
+	for _, grant := range call.grants {
+		p := g.parts[grant.TopicPartition]
+		switch {
+		case p != nil && p.epoch != grant.Epoch:
+			continue
+		case call.rights&capability.MayPause != 0 && (p == nil || p.phase == partLeaving):
+			continue
+		case call.rights == capability.RightsRevoking && !slices.Contains(call.revocation.grants, grant):
+			continue // lost
+		}
+		out = append(out, grant.TopicPartition)
+	}
+	return out
 }
 
 // callbackToken takes the token over the partitions of a call, from whoever has it: a rebalance cannot wait.
 func (g *group) callbackToken(ctx actor.Context, call *callbackCall) *Token {
 	call.token = g.shared.tokens.Add(1)
 	g.stepDesk(ctx, capability.Asked{
-		ID: call.token, Holder: capability.Holder(call.name), Op: "rebalance", How: capability.Force, Rights: call.rights, Partitions: call.partitions,
+		ID: call.token, Holder: capability.Holder(call.name), Op: "rebalance", How: capability.Force, Rights: call.rights, Partitions: g.covered(call),
 	})
 	token := g.shared.tree.newToken(g.desk.granted[call.token], call.token)
 	token.last = call.last
@@ -147,6 +212,7 @@ func (s *shared) runCallback(group *actor.PID, seq uint64, name string, function
 
 // hurry ends a call's context now.
 func (c *callbackCall) hurry() {
+	c.hurried = true
 	c.end()
 	c.timer.Reset(callbackGrace)
 }
@@ -201,8 +267,8 @@ func (g *group) stopCallbacks() {
 func (g *group) assigningCallback(ctx actor.Context, grants []rebalance.Grant) {
 	calls := g.shared.settings.Callbacks
 	g.queueCallback(ctx, &callbackCall{
-		name: "OnAssigning", function: calls.Assigning, rights: capability.RightsAssigning, partitions: partitionsOf(grants),
-		deadline: time.Now().Add(calls.Timeout),
+		name: "OnAssigning", function: calls.Assigning, rights: capability.RightsAssigning, grants: grants,
+		timeout: calls.Timeout,
 		then: func(ctx actor.Context) {
 			for _, grant := range grants {
 				p := g.parts[grant.TopicPartition]
@@ -227,8 +293,8 @@ func (g *group) assignedCallback(ctx actor.Context) {
 	slices.SortFunc(grants, func(a, b rebalance.Grant) int { return a.TopicPartition.Compare(b.TopicPartition) }) // starts are decided in no order
 	calls := g.shared.settings.Callbacks
 	g.queueCallback(ctx, &callbackCall{
-		name: "OnAssigned", function: calls.Assigned, rights: capability.RightsAssigned, partitions: partitionsOf(grants),
-		deadline: time.Now().Add(calls.Timeout),
+		name: "OnAssigned", function: calls.Assigned, rights: capability.RightsAssigned, grants: grants,
+		timeout: calls.Timeout,
 		then: func(ctx actor.Context) {
 			for _, grant := range grants {
 				p := g.parts[grant.TopicPartition]
@@ -241,6 +307,17 @@ func (g *group) assignedCallback(ctx actor.Context) {
 			}
 		},
 	})
+}
+
+// hurryAssigning ends the context of a callback about new partitions that all are given up again.
+func (g *group) hurryAssigning(gone []kafka.TopicPartition) {
+	q := g.callbacks.queue
+	if len(q) == 0 || !q[0].begun || q[0].rights&capability.MayPause == 0 {
+		return
+	}
+	if !slices.ContainsFunc(q[0].partitions, func(tp kafka.TopicPartition) bool { return !slices.Contains(gone, tp) }) {
+		q[0].hurry()
+	}
 }
 
 // leaving is the partitions of one revocation and who still waits for them.
@@ -257,6 +334,7 @@ type leaving struct {
 // revokingCallback tells the user that partitions are about to be given up. They are not let go before it has returned.
 func (g *group) revokingCallback(ctx actor.Context, grants []rebalance.Grant, drainUntil, deadline time.Time) {
 	calls := g.shared.settings.Callbacks
+	g.hurryAssigning(partitionsOf(grants))
 	if calls.Revoking == nil && calls.Revoked == nil {
 		return
 	}
@@ -278,7 +356,8 @@ func (g *group) revokingCallback(ctx actor.Context, grants []rebalance.Grant, dr
 	}
 	g.callbacks.revocations = append(g.callbacks.revocations, l)
 	g.queueCallback(ctx, &callbackCall{
-		name: "OnRevoking", function: calls.Revoking, rights: capability.RightsRevoking, partitions: partitionsOf(l.grants), deadline: drainUntil,
+		name: "OnRevoking", function: calls.Revoking, rights: capability.RightsRevoking, grants: slices.Clone(l.grants), last: l.last,
+		revocation: l, deadline: drainUntil,
 		then: func(ctx actor.Context) {
 			l.revoking = false
 			for _, grant := range l.grants {
@@ -319,12 +398,13 @@ func (g *group) lostCallback(ctx actor.Context, lost []rebalance.Grant) {
 			l.grants = slices.DeleteFunc(l.grants, func(grant rebalance.Grant) bool { return slices.Contains(waiting, grant) })
 		}
 	}
-	if q := g.callbacks.queue; len(q) > 0 && q[0].begun && q[0].name == "OnRevoking" {
+	if q := g.callbacks.queue; len(q) > 0 && q[0].begun && q[0].rights == capability.RightsRevoking {
 		q[0].hurry() // there is nothing to save any more
 	}
+	g.hurryAssigning(partitionsOf(lost))
 	calls := g.shared.settings.Callbacks
 	g.queueCallback(ctx, &callbackCall{
-		name: "OnLost", function: calls.Lost, rights: capability.RightsGone, partitions: partitionsOf(lost), last: last, deadline: time.Now().Add(calls.Timeout),
+		name: "OnLost", function: calls.Lost, rights: capability.RightsGone, grants: lost, last: last, timeout: calls.Timeout,
 		then: func(ctx actor.Context) {
 			for _, grant := range waiting {
 				g.feed(ctx, rebalance.PartitionReleased(grant))
@@ -361,7 +441,7 @@ func (g *group) leavingOn(ctx actor.Context, l *leaving) {
 		return
 	}
 	g.queueCallback(ctx, &callbackCall{
-		name: "OnRevoked", function: g.shared.settings.Callbacks.Revoked, rights: capability.RightsGone, partitions: partitionsOf(l.grants),
+		name: "OnRevoked", function: g.shared.settings.Callbacks.Revoked, rights: capability.RightsGone, grants: l.grants,
 		revocation: l, deadline: l.deadline,
 		then: func(ctx actor.Context) {
 			g.callbacks.revocations = slices.DeleteFunc(g.callbacks.revocations, func(other *leaving) bool { return other == l })

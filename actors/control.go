@@ -105,7 +105,9 @@ func (t *Tree) answered(ctx context.Context, m *request) error {
 		}
 		return t.over()
 	case <-ctx.Done():
-		m.answered.Store(true) // what has not begun is not wanted any more
+		if !m.answered.CompareAndSwap(false, true) { // what has not begun is not wanted any more
+			return <-m.answer // both may be there
+		}
 		return fmt.Errorf("troupe: %s: %w", m.op.word(), context.Cause(ctx))
 	}
 }

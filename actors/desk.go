@@ -42,6 +42,7 @@ type tokenLeft struct {
 // tokenHanded: Tree -> root -> group: watch the receiver, and bring it the token.
 type tokenHanded struct {
 	silent
+	// receiver is nil for a goroutine, which has it already.
 	receiver *actor.PID
 	token    *Token
 }
@@ -168,6 +169,10 @@ func (g *group) tokenHanded(ctx actor.Context, m *tokenHanded) {
 	if m.token.Holder() == "" {
 		return // ended meanwhile
 	}
+	if m.receiver == nil { // a goroutine, which looks after itself
+		g.shared.board.tokens(g.desk.Ledger())
+		return
+	}
 	tokens := g.desk.receivers[m.receiver.Id]
 	if len(tokens) == 0 {
 		ctx.Watch(m.receiver)
@@ -175,6 +180,7 @@ func (g *group) tokenHanded(ctx actor.Context, m *tokenHanded) {
 	tokens = slices.DeleteFunc(tokens, func(t *Token) bool { return t.Holder() == "" })
 	g.desk.receivers[m.receiver.Id] = append(tokens, m.token)
 	ctx.Send(m.receiver, &TokenHanded{Token: m.token})
+	g.shared.board.tokens(g.desk.Ledger())
 }
 
 // receiverEnded takes back the tokens of an actor that has ended: one that it never took is returned, another is revoked.
@@ -220,8 +226,16 @@ func (o *tokenOperation) run(ctx actor.Context, g *group, m *request) {
 			m.reply(err)
 			return
 		}
+		leaving := &UnassignedError{Operation: o.word(), State: g.member.State().String()}
 		for _, p := range parts {
 			o.asked.Partitions = append(o.asked.Partitions, p.tp)
+			if p.phase == partLeaving {
+				leaving.Partitions = append(leaving.Partitions, p.tp)
+			}
+		}
+		if len(leaving.Partitions) > 0 { // nobody but a callback of the rebalance gets a token over them any more
+			m.reply(leaving)
+			return
 		}
 	}
 	g.desk.asked[o.id] = m
@@ -239,13 +253,10 @@ func (t *Tree) Token(ctx context.Context, operation string, wait bool, named []k
 	if wait {
 		how = capability.Wait
 	}
-	until := time.Now().Add(t.shared.settings.TokenTimeout)
-	if d, ok := ctx.Deadline(); ok && d.Before(until) {
-		until = d
-	}
 	id := t.shared.tokens.Add(1)
 	op := &tokenOperation{id: id, named: named, asked: capability.Asked{
-		ID: id, Holder: capability.Holder(fmt.Sprintf("%s (token %d)", operation, id)), Op: operation, How: how, Rights: capability.RightsOwned, Until: until,
+		ID: id, Holder: capability.Holder(fmt.Sprintf("%s (token %d)", operation, id)), Op: operation, How: how, Rights: capability.RightsOwned,
+		For: t.shared.settings.TokenTimeout, // from when it is granted; its context ends it by itself
 	}}
 	if err := t.do(ctx, nil, op); err != nil {
 		t.shared.sys.root.Send(t.top(), &tokenLeft{id: id}) // it may be granted all the same

@@ -226,11 +226,25 @@ func (c *fakeCluster) join(broker kafka.Broker, req rebalance.JoinRequest) (reba
 	me := rebalance.JoinMember{MemberID: req.MemberID, Metadata: req.Protocols[0].Metadata}
 	members := []rebalance.JoinMember{me}
 	if c.ghost {
-		members = append(members, rebalance.JoinMember{MemberID: "ghost", Metadata: me.Metadata})
+		members = append(members, rebalance.JoinMember{MemberID: "ghost", Metadata: ghostMetadata(me.Metadata)})
 	}
 	return rebalance.JoinResponse{
 		Generation: c.generation, MemberID: req.MemberID, LeaderID: req.MemberID, Protocol: req.Protocols[0].Name, Members: members,
 	}, nil
+}
+
+// ghostMetadata is the subscription of the ghost: that of the member, which owns what it owns alone.
+func ghostMetadata(member []byte) []byte {
+	s, err := rebalance.DecodeSubscription(member)
+	if err != nil {
+		panic(err)
+	}
+	s.Owned, s.UserData, s.Generation = nil, nil, kafka.NoGeneration
+	data, err := rebalance.EncodeSubscription(s)
+	if err != nil {
+		panic(err)
+	}
+	return data
 }
 
 func (c *fakeCluster) sync(broker kafka.Broker, req rebalance.SyncRequest) (rebalance.SyncResponse, error) {

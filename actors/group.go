@@ -216,6 +216,7 @@ func (g *group) start(ctx actor.Context) {
 		g.feedLink(ctx, rebalance.LinkStart{})
 	}
 	g.metadata.refresh(g.watched())
+	g.adopt(ctx)
 	g.firstJoin(ctx)
 }
 
@@ -242,6 +243,7 @@ func (g *group) stop() {
 		a.stop()
 	}
 	g.starts.hook.stop()
+	g.orphaned()
 	g.stopCallbacks()
 	g.closeDesk()
 	g.joinWork.stop()

@@ -7,11 +7,19 @@ import (
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
-// The messages a handler actor (api.HandleActor) receives, in this order: Assigned, any number of Deliver, then Revoking
+// The messages a handler actor (api.HandleActor) receives, in this order: Assigning, Assigned, any number of Deliver, then Revoking
 // and the end, or Lost and the end. After a restart the new actor gets Assigned again. All other messages that it sees are
-// protoactor's own or the user's.
+// protoactor's own, the user's, or [TokenHanded].
 
-// Assigned is the first message: the partition is this actor's.
+// Assigning is the first message of an actor that is there before it is decided where its partition starts: it can prepare itself
+// meanwhile. Nothing waits for it; what has to be waited for is for api.Callbacks. An actor that comes later, after a restart or
+// an earlier owner's handler that returned late, begins with Assigned.
+type Assigning struct {
+	TopicPartition kafka.TopicPartition
+	Epoch          kafka.AssignmentEpoch
+}
+
+// Assigned says that the partition is this actor's, and where it starts.
 type Assigned struct {
 	TopicPartition kafka.TopicPartition
 	Epoch          kafka.AssignmentEpoch
@@ -41,6 +49,9 @@ type Lost struct {
 	TopicPartition kafka.TopicPartition
 	Cause          error
 }
+
+// IgnoreDeadLetterLogging keeps protoactor from printing the message, and with it records, when it cannot be delivered.
+func (*Assigning) IgnoreDeadLetterLogging() {}
 
 // IgnoreDeadLetterLogging keeps protoactor from printing the message, and with it records, when it cannot be delivered.
 func (*Assigned) IgnoreDeadLetterLogging() {}

@@ -109,9 +109,13 @@ func (p *partition) tell(ctx actor.Context, message any) {
 	}
 }
 
-// tellAssigned introduces a handler actor to its partition, as soon as both are ready.
+// tellAssigned introduces a handler actor to its partition, as soon as both are ready. Before that it hears what is coming.
 func (p *partition) tellAssigned(ctx actor.Context) {
-	if p.tracker != nil && p.handler.up {
+	switch {
+	case !p.handler.up:
+	case p.tracker == nil:
+		p.tell(ctx, &Assigning{TopicPartition: p.tp, Epoch: p.epoch})
+	default:
 		position := p.tracker.Position()
 		if offset, ok := p.tracker.FirstUnacked(); ok {
 			position = offset

@@ -200,7 +200,7 @@ func (o *pauseOperation) run(ctx actor.Context, g *group, m *request) {
 	switch {
 	case errors.As(err, &unassigned) && len(unassigned.Partitions) == 0: // a rule for what will be owned
 	case errors.As(err, &unassigned):
-		if !o.paused {
+		if !o.paused && m.key == nil { // a token says nothing about what it does not cover
 			g.shared.pauses.set(false, unassigned.Partitions)
 		}
 		m.reply(err)

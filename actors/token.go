@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
 
 	"github.com/troupego/troupe/internal/capability"
+	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
 )
@@ -281,11 +283,14 @@ func (t *Token) Return() error {
 	if key == nil {
 		return &HeldError{Operation: "return", Asker: "a token that is none", Reason: ErrTokenDead}
 	}
-	if err := key.Return(t.holder); err != nil {
-		return heldError(err)
+	err := key.Return(t.holder)
+	switch {
+	case err == nil:
+		t.left(nil)
+	case t.release != nil && key.Holder() == "": // it has ended in another way
+		t.release()
 	}
-	t.left(nil)
-	return nil
+	return heldError(err)
 }
 
 // left tells the group that the holder is done.
@@ -324,6 +329,7 @@ func (t *Token) Hand(ctx context.Context, receiver string, f func(ctx context.Co
 	if err != nil {
 		return err
 	}
+	t.tree.shared.sys.root.Send(t.tree.top(), &tokenHanded{token: token})
 	go func() {
 		died := fmt.Errorf("%w: %s", ErrHolderDied, receiver)
 		defer func() {
@@ -345,11 +351,39 @@ func (t *Token) over(died error) {
 	if t.key.Passed() {
 		return
 	}
-	if died != nil {
+	switch {
+	case t.grant == 0 && died != nil:
+		t.revokeInner(died)
+	case died != nil:
 		t.left(died)
-	} else if err := t.Return(); errors.Is(err, ErrTokenInside) {
-		t.left(nil)
+	default:
+		err := t.Return()
+		switch {
+		case !errors.Is(err, ErrTokenInside):
+		case t.grant == 0:
+			t.revokeInner(err)
+		default:
+			t.left(nil)
+		}
 	}
+}
+
+// revokeInner ends a token that lives inside of a call, and so is in no ledger.
+func (t *Token) revokeInner(cause error) {
+	covered, since := t.Partitions(), t.key.Since()
+	inside, err := t.key.End(t.holder)
+	if err != nil {
+		return // it has ended already
+	}
+	calls := make([]string, len(inside))
+	for i, level := range inside {
+		calls[i] = level.Op
+	}
+	s := t.tree.shared
+	s.observe(event.TokenRevoked{
+		Member: s.member(), Holder: string(t.holder), Operation: t.key.Op(), Since: since, Partitions: covered, Calls: calls, Err: cause,
+	})
+	s.logger.Warn("token revoked", zap.String("holder", string(t.holder)), zap.Time("since", since), zap.Strings("calls", calls), zap.Error(cause))
 }
 
 // TokenHanded brings an actor the token that somebody has handed to it by [Token.HandTo]. It is the actor's until it returns
@@ -386,17 +420,26 @@ func (t *Token) Accept() error {
 	return heldError(key.Return(t.holder))
 }
 
-// tokenKey is where a context has the token of the callback that it is of.
+// tokenKey is where a context has the token of the callback that it is of, and outside of it those that this one is inside of.
 type tokenKey struct{}
 
-func withToken(ctx context.Context, token *Token) context.Context {
-	return context.WithValue(ctx, tokenKey{}, token)
+type tokenScope struct {
+	token   *Token
+	outside *tokenScope
 }
 
-// within returns the token of this tree that ctx is inside of, nil for none.
+func withToken(ctx context.Context, token *Token) context.Context {
+	outside, _ := ctx.Value(tokenKey{}).(*tokenScope)
+	return context.WithValue(ctx, tokenKey{}, &tokenScope{token: token, outside: outside})
+}
+
+// within returns the innermost token of this tree that ctx is inside of and that has not ended, nil for none.
 func (t *Tree) within(ctx context.Context) *Token {
-	if token, _ := ctx.Value(tokenKey{}).(*Token); token != nil && token.tree == t && token.live().Holder() != "" {
-		return token
+	scope, _ := ctx.Value(tokenKey{}).(*tokenScope)
+	for ; scope != nil; scope = scope.outside {
+		if scope.token.tree == t && scope.token.live().Holder() != "" {
+			return scope.token
+		}
 	}
 	return nil
 }

@@ -29,6 +29,8 @@ type shared struct {
 	board    *board
 	session  *session
 	pauses   pauses
+	// orphans is passed from a group actor that died to the next one.
+	orphans orphans
 	// tree is what tokens act on; tokens numbers them.
 	tree   *Tree
 	tokens atomic.Uint64

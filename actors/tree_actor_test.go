@@ -177,3 +177,40 @@ func TestTree_AnActorThatWaitedForItsGateStillGetsItsSlot(t *testing.T) {
 		assert.Equal(t, int64(3), w.c.committedAt(at(1)))
 	})
 }
+
+func TestTree_AnActorHearsOfItsPartitionBeforeItIsDecidedWhereItStarts(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 1, 5)
+		var mu sync.Mutex
+		var got []string
+		note := func(format string, a ...any) {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, fmt.Sprintf(format, a...))
+		}
+		w.settings.Registrations[0].Record = nil
+		w.settings.Registrations[0].Actor = func(kafka.TopicPartition) actor.Actor {
+			return actor.ReceiveFunc(func(ctx actor.Context) {
+				switch m := ctx.Message().(type) {
+				case *Assigning:
+					note("assigning %s of epoch %d", m.TopicPartition, m.Epoch)
+				case *Assigned:
+					note("assigned at %d", m.Position)
+				case *Deliver:
+					note("deliver")
+					w.ackLater(m, time.Millisecond)
+				}
+			})
+		}
+		w.settings.Callbacks = Callbacks{Timeout: 10 * time.Second, Assigning: func(context.Context, *Token, []kafka.TopicPartition) error {
+			time.Sleep(time.Second)
+			note("its start may be decided")
+			return nil
+		}}
+		w.start()
+		w.sleep(3 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Equal(t, []string{"assigning orders-0 of epoch 1", "its start may be decided", "assigned at 0", "deliver"}, got)
+	})
+}

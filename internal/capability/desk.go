@@ -167,7 +167,7 @@ func (d *Desk) Step(now time.Time, in DeskInput) []DeskEffect {
 
 // prune forgets tokens that were returned: that their holder is done will be said, or not, and changes nothing.
 func (d *Desk) prune() {
-	d.grants = slices.DeleteFunc(d.grants, func(g *grant) bool { return g.key.Holder() == "" })
+	d.grants = slices.DeleteFunc(d.grants, func(g *grant) bool { return !g.key.alive() })
 }
 
 // over reports whether a time has come, if it is one.
@@ -386,14 +386,15 @@ func (d *Desk) Authorize(key *Key, right Rights, op string, partitions []kafka.T
 	return nil
 }
 
-// Ledger returns the tokens that are out, in the order of granting, each with who has it now.
+// Ledger returns the tokens that are out, in the order of granting, each with who has it now. One that was returned and whose
+// [Ended] is still to come is not out any more: others may have its partitions by now.
 func (d *Desk) Ledger() []Grant {
 	ledger := make([]Grant, 0, len(d.grants))
 	for _, g := range d.grants {
 		entry := g.Grant
 		entry.Holder, _ = g.key.top()
 		entry.Partitions = g.key.Partitions()
-		if entry.Holder != "" && entry.Partitions != nil {
+		if g.key.alive() && entry.Partitions != nil {
 			ledger = append(ledger, entry) // the others were returned just now
 		}
 	}

@@ -56,6 +56,14 @@ func (k *Key) Forced() bool {
 	return !s.dead && k.family.forced
 }
 
+// Op returns what the key was acquired for.
+func (k *Key) Op() string {
+	if k == nil {
+		return ""
+	}
+	return k.op
+}
+
 // Since returns when the token of the key's stack was granted, the zero time for a dead one.
 func (k *Key) Since() time.Time {
 	if s, _ := k.load(); !s.dead {

@@ -336,6 +336,12 @@ func (k *Key) Valid() bool {
 	return !s.dead && s.above == nil
 }
 
+// alive reports whether the key is not dead.
+func (k *Key) alive() bool {
+	s, _ := k.load()
+	return !s.dead
+}
+
 // Holder returns who holds the key, empty when it is dead.
 func (k *Key) Holder() Holder {
 	if s, _ := k.load(); !s.dead {

@@ -19,6 +19,7 @@ func (w *world) check() {
 	w.checkEvents()
 	w.checkIsolation()
 	w.checkCalm()
+	w.checkTokens()
 	c := &w.result.counts
 	c.processes, c.records, c.deliveries, c.commits, c.overdue = len(w.processes), len(w.log), len(w.ledger.entries), len(w.ledger.commits), w.overdue
 }

@@ -50,7 +50,9 @@ type plan struct {
 	// transactions is how many of a hundred batches are transactions.
 	transactions int
 	// static gives every place a group.instance.id.
-	static  bool
+	static bool
+	// tokens is true when somebody asks for them.
+	tokens  bool
 	pace    time.Duration
 	actions []action
 }
@@ -240,6 +242,7 @@ func newPlan(seed uint64) *plan {
 			p.actions[i].at = min(from+p.actions[i].at/density, p.length)
 		}
 	}
+	p.addTokens()
 	slices.SortStableFunc(p.actions, func(a, b action) int { return int(a.at - b.at) })
 	return p
 }

@@ -43,6 +43,8 @@ type process struct {
 	tenure     map[kafka.TopicPartition]int
 	revokedIn  map[kafka.TopicPartition]kafka.Generation
 	generation kafka.Generation
+	// tokens are all that anybody has had of it.
+	tokens []*api.Token
 }
 
 func (p *process) String() string { return p.name }
@@ -57,7 +59,7 @@ func (w *world) spawn(place int) *process {
 	c := api.Config{
 		Brokers: w.broker.Addrs(), GroupID: group, ClientID: p.name,
 		SessionTimeout: sessionTimeout, HeartbeatInterval: heartbeat, RebalanceTimeout: rebalanceTimeout, DrainTimeout: drainTimeout,
-		CloseTimeout: closeTimeout, RequestTimeout: requestTimeout, MetadataMaxAge: metadataMaxAge, FetchMaxWait: 2 * time.Second,
+		CloseTimeout: closeTimeout, TokenTimeout: tokenTimeout, RequestTimeout: requestTimeout, MetadataMaxAge: metadataMaxAge, FetchMaxWait: 2 * time.Second,
 		Backoff: supervisor.Backoff{Initial: 50 * time.Millisecond, Max: time.Second}, ConnectTimeout: 2 * time.Second,
 		Assignors: assignors(w.plan.lists[m.list]), CommitStrategy: m.commitStrategy(), OffsetMap: m.offsetMap,
 		MaxInTransit: m.maxInTransit, MaxProcessingTime: m.limit, Concurrency: m.concurrency, MemoryBudget: 8 << 20, FetchMaxBytes: 1 << 20,
@@ -101,11 +103,14 @@ func (p *process) callbacks() api.Callbacks {
 }
 
 func (p *process) callback(name string, before, after ownership) func(context.Context, *api.Token, []kafka.TopicPartition) error {
-	return func(ctx context.Context, _ *api.Token, partitions []kafka.TopicPartition) error {
+	return func(ctx context.Context, token *api.Token, partitions []kafka.TopicPartition) error {
 		p.becomes(name, before, partitions)
 		r := p.w.fate(name, p.name, partitions[0], int64(len(partitions)), p.w.callbacks.Add(1))
 		if p.plan.badCallbacks {
 			time.Sleep(between(r, 0, time.Second))
+			if p.w.plan.tokens {
+				p.inCallback(ctx, token, r)
+			}
 		}
 		if after != before {
 			p.becomes(name+" returns", after, partitions)

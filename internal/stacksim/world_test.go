@@ -2,6 +2,7 @@ package stacksim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/troupego/troupe/actors"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/pkg/kafkatest"
 )
@@ -82,7 +84,7 @@ type result struct {
 }
 
 type counts struct {
-	processes, records, deliveries, repeated, commits, failures, rebalances, lost, overlaps, late, beside, overdue, abandoned, ghosts, gaveUp int
+	processes, records, deliveries, repeated, commits, failures, rebalances, lost, overlaps, late, beside, overdue, abandoned, ghosts, gaveUp, tokens int
 }
 
 func newWorld(p *plan, broker *kafkatest.Broker) *world {
@@ -186,7 +188,7 @@ func (w *world) act(a action) {
 	case actJoin, actLeave, actCrash, actRejoin:
 		w.actMember(a)
 		return
-	case actBlock, actFail, actSluggish, actLateAcks, actPause, actCommit:
+	case actBlock, actFail, actSluggish, actLateAcks, actPause, actCommit, actToken:
 		w.actHandlers(a)
 		return
 	}
@@ -279,6 +281,8 @@ func (w *world) actHandlers(a action) {
 	case p == nil:
 	case a.kind == actCommit:
 		go w.commitNow(p)
+	case a.kind == actToken:
+		go w.useToken(p, a)
 	case a.kind == actPause:
 		w.ledger.mu.Lock()
 		resumed := p.resumed
@@ -290,7 +294,7 @@ func (w *world) actHandlers(a action) {
 			defer cancel()
 			err := p.consumer.Pause(ctx)
 			w.ledger.mu.Lock()
-			p.paused = p.paused || err == nil && p.pauses() && p.resumed == resumed
+			p.paused = p.paused || err == nil && p.pauses() && p.resumed == resumed && !w.plan.tokens
 			w.ledger.noteLocked(p.name, "paused", err)
 			w.ledger.mu.Unlock()
 		}()
@@ -309,11 +313,23 @@ func (w *world) resume(p *process) {
 	p.paused = false
 	p.resumed++
 	w.ledger.mu.Unlock()
+	if err := w.tryResume(p); err != nil {
+		w.ledger.note(p.name, "not resumed", err)
+		if _, held := errors.AsType[*actors.HeldError](err); held {
+			go func() { // until nobody has a token
+				for held {
+					time.Sleep(tokenTimeout / 8)
+					_, held = errors.AsType[*actors.HeldError](w.tryResume(p))
+				}
+			}()
+		}
+	}
+}
+
+func (w *world) tryResume(p *process) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	if err := p.consumer.Resume(ctx); err != nil {
-		w.ledger.note(p.name, "not resumed", err)
-	}
+	return p.consumer.Resume(ctx)
 }
 
 func (w *world) commitNow(p *process) {

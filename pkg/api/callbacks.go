@@ -17,8 +17,11 @@ type PartitionsFunc func(ctx context.Context, token *Token, partitions []kafka.T
 // Callbacks tell a program of the partitions that come and go; each function may be nil. They run in goroutines of their
 // own, one at a time and in order. Heartbeats, the network and the partitions that stay never wait for them; the member does: it
 // goes to its next state when they have returned, or their time is over. Beside [Assign], OnAssigning and OnAssigned are called
-// when partitions appear, OnRevoking and OnRevoked by Close alone, and OnLost for a topic that was made anew. (Java:
-// ConsumerRebalanceListener.)
+// when partitions appear, OnRevoking and OnRevoked by Close alone, and OnLost for a topic that was made anew. They may be called
+// before Spawn has returned: use the token. With OnAssigning or OnAssigned set, the others name only partitions that one of these has
+// named: a partition may be taken away again before it is decided where it starts. The token is not over those of its partitions
+// that were given up, lost, or came back while the callback waited for its turn. Pass ctx on to whatever is called: by it a call
+// knows that it is inside. (Java: ConsumerRebalanceListener.)
 type Callbacks struct {
 	// OnAssigning is called with the partitions that are new, before it is looked up where they start: its token may seek, which
 	// decides it, and pause. ctx ends after Timeout, or when they are to be given up again.
@@ -33,9 +36,9 @@ type Callbacks struct {
 	// when it has returned. Its token may only read (Token.Position). ctx ends when the rebalance cannot wait any longer.
 	OnRevoked PartitionsFunc
 	// OnLost is called in place of both when the membership was lost: the partitions may be others' already, and nothing more
-	// is committed for them. Nothing waits for it. Its token may only read. ctx ends after Timeout.
+	// is committed for them; so when the consumer's own group actor failed (event.ActorRestarted). Only other callbacks wait for it. Its token may only read. ctx ends after Timeout.
 	OnLost PartitionsFunc
-	// Timeout bounds OnAssigning, OnAssigned and OnLost. Default 30 s; at least 1 ms.
+	// Timeout bounds OnAssigning, OnAssigned and OnLost, each from when it is called. Default 30 s; at least 1 ms.
 	Timeout time.Duration
 	// FailConsumer has a callback that fails end the consumer: it drains, commits and leaves, and Consumer.Err wraps the failure.
 	// Default: an event, and the member goes on.
