@@ -60,6 +60,7 @@ examples() {
 	example keyorder "$ordered" || failed=1
 	example asyncack "$ordered" || failed=1
 	example standalone '^[{]"produced":20000,"wanted":[1-9][0-9]*,"replayed":[0-9]+,"lost":0,"repeated":0,"early":0,.*[}]$' || failed=1
+	example control '^[{]"checks":5,"failed":0[}]$' || failed=1
 	example capability '^[{]"checks":7,"failed":0,.*[}]$' || failed=1
 	example replay '^[{]"produced":30000,"live":[0-9]+,"wanted":10000,"replayed":10000,"lost":0,"repeated":0,"outside":0,.*[}]$' || failed=1
 	example rebalance '"lost":0,"repeated":[0-9]+,"overlaps":0,.*"lag":0,' -every 500ms -table=false || failed=1
