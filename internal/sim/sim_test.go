@@ -12,7 +12,7 @@ import (
 // clock. The seed is printed; make sim N=1 SEED=... plays one again.
 func TestFreshSeedsHoldEveryGuarantee(t *testing.T) {
 	t.Parallel()
-	histories := uint64(2000)
+	histories := uint64(1800)
 	if testing.Short() {
 		histories = 200
 	}
