@@ -30,8 +30,8 @@ type request struct {
 	op operation
 	// key is that of a token's operation; nil for a call of the consumer itself.
 	key *capability.Key
-	// inside is true when the caller is inside of a callback or another call with a token.
-	inside bool
+	// inside is the token whose callback or call the caller is inside of, nil for none.
+	inside *Token
 	answer chan error
 	// begun is true once a group has it; answered once somebody has replied.
 	begun, answered atomic.Bool
@@ -87,7 +87,7 @@ func (t *Tree) do(ctx context.Context, key *capability.Key, op operation) error 
 
 // begin asks the group for an operation, without waiting. Those of one caller are carried out in the order of their beginning.
 func (t *Tree) begin(ctx context.Context, key *capability.Key, op operation) *request {
-	m := &request{op: op, key: key, inside: t.within(ctx) != nil, answer: make(chan error, 1)}
+	m := &request{op: op, key: key, inside: t.within(ctx), answer: make(chan error, 1)}
 	t.shared.sys.root.Send(t.top(), m)
 	return m
 }

@@ -72,14 +72,18 @@ func (g *group) authorize(m *request, parts []*part) error {
 	if m.key != nil {
 		return heldError(g.desk.Authorize(m.key, rights[word], word, partitions))
 	}
-	return heldError(g.desk.Free(word, consumerHolder, partitions))
+	err := heldError(g.desk.Free(word, consumerHolder, partitions))
+	if held, ok := errors.AsType[*HeldError](err); ok && m.inside != nil && slices.Contains(m.inside.Partitions(), held.TopicPartition) {
+		held.Reason = ErrSelfWait // nobody but the caller itself could give it back
+	}
+	return err
 }
 
 // defers reports whether a call has to wait: one about everything, while a callback has the token over a part of it. That is
 // the tree's own doing and passes by itself.
 func (g *group) defers(m *request) bool {
 	about, ok := m.op.(interface{ everything() bool })
-	if !ok || !about.everything() || m.key != nil || m.inside {
+	if !ok || !about.everything() || m.key != nil || m.inside != nil {
 		return false
 	}
 	partitions := make([]kafka.TopicPartition, 0, len(g.parts))

@@ -510,11 +510,14 @@ func TestPause_HoldsForPartitionsThatComeLater(t *testing.T) {
 	inTree(t, func(w *treeWorld) {
 		w.c.topic("orders", 2, 10)
 		w.tree = nil
+		joining := make(chan struct{})
+		w.c.hook("JoinGroup", func(context.Context) error { <-joining; return nil })
 		w.start()
 		assert.NoError(t, w.tree.Pause(context.Background(), []kafka.TopicPartition{kafka.WholeTopic("orders")}))
 		var unassigned *UnassignedError
 		assert.ErrorAs(t, w.tree.Pause(context.Background(), []kafka.TopicPartition{at(1)}), &unassigned)
 		assert.ErrorAs(t, w.tree.Resume(context.Background(), []kafka.TopicPartition{at(0)}), &unassigned, "it is resumed all the same")
+		close(joining)
 		w.sleep(2 * time.Second)
 		assert.Len(t, w.offsets(at(0)), 10)
 		assert.Empty(t, w.offsets(at(1)))

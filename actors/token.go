@@ -76,6 +76,9 @@ func (e *HeldError) Error() string {
 // Unwrap returns the reason.
 func (e *HeldError) Unwrap() error { return e.Reason }
 
+// Is reports a refusal with [ErrSelfWait] as one with [ErrTokenHeld], too: that the holder is the caller is the closer word.
+func (e *HeldError) Is(target error) bool { return e.Reason == ErrSelfWait && target == ErrTokenHeld }
+
 // heldError makes the public error of what the core says.
 func heldError(err error) error {
 	misuse, ok := errors.AsType[*capability.MisuseError](err)
