@@ -132,7 +132,7 @@ func (r *Rounds) refused(now time.Time, l *lane, sent *Offset, err error, whole 
 	l.cause = err
 	l.attempts++
 	switch {
-	case kind == classMetadata && l.placed != nil && !hasMap(sent.Metadata) && hasUser(sent.Metadata):
+	case kind == classMetadata && l.placed != nil && !hasMap(sent.Metadata) && hasUser(sent.Metadata) && r.awaited(l):
 		r.withdraw(now, l, err)
 	case kind == classMetadata && sent.Metadata != "":
 		r.shorten(now, l, sent)
@@ -147,7 +147,12 @@ func (r *Rounds) refused(now time.Time, l *lane, sent *Offset, err error, whole 
 	}
 }
 
-// withdraw gives up a placed offset because of what the user gave along with it, and answers who placed it. What the
+// awaited reports whether who placed the offset still waits for it.
+func (r *Rounds) awaited(l *lane) bool {
+	return slices.ContainsFunc(r.flushes, func(open openFlush) bool { return open.lane == l && open.placed })
+}
+
+// withdraw gives up a placed offset, whose caller waits, because of what the user gave along with it, and answers who placed it. What the
 // coordinator has stays as it is, and what is offered from now on is committed as ever.
 func (r *Rounds) withdraw(now time.Time, l *lane, cause error) {
 	l.placed, l.since, l.sinceNext = nil, now, time.Time{}

@@ -24,6 +24,8 @@ type naiveLane struct {
 	run    uint32
 	high   int64
 	placed *Offset
+	// withdrawn: who placed it was told that its metadata is too large.
+	withdrawn bool
 }
 
 type naiveOffer struct {

@@ -140,6 +140,9 @@ func (m *coordinator) apply(effect Effect) error {
 		if effect.Err != nil && !errors.As(effect.Err, &flushError) {
 			return fmt.Errorf("untyped: %w", effect.Err)
 		}
+		if errors.Is(effect.Err, ErrMetadataTooLarge) {
+			m.lanes[effect.TopicPartition].withdrawn = true
+		}
 		delete(m.flushes, effect.ID)
 	case RoundFailed:
 		if len(effect.Partitions) == 0 || effect.Attempt < 1 || !effect.RetryAt.IsZero() && effect.RetryAt.Before(m.now) {
@@ -148,8 +151,11 @@ func (m *coordinator) apply(effect Effect) error {
 		for _, sent := range effect.Round.Offsets {
 			if effect.Partitions[sent.TopicPartition] == kafka.OffsetMetadataTooLarge && sent.Metadata != "" {
 				n := m.lanes[sent.TopicPartition]
-				if n.placed != nil && hasUser(sent.Metadata) && !hasMap(sent.Metadata) {
-					n.placed, m.withdrew = nil, append(m.withdrew, sent.TopicPartition)
+				if n.withdrawn { // who placed it was told so; where nobody waits any more it goes without the text
+					if n.placed == nil || !hasUser(sent.Metadata) || hasMap(sent.Metadata) {
+						return fmt.Errorf("%s: withdrawn with %q", sent.TopicPartition, sent.Metadata)
+					}
+					n.withdrawn, n.placed, m.withdrew = false, nil, append(m.withdrew, sent.TopicPartition)
 					for i := range n.offers { // they have waited for it, not for the strategy
 						n.offers[i].at = m.now
 					}
