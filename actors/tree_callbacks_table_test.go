@@ -134,6 +134,31 @@ func (c *callbackCell) callback(name string, cell callbackCase) PartitionsFunc {
 	}
 }
 
+func (c *callbackCell) kept() []*Token {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.tokens)
+}
+
+func (c *callbackCell) seen(moments map[kafka.TopicPartition][]time.Time, tp kafka.TopicPartition) []time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(moments[tp])
+}
+
+func (c *callbackCell) heartbeats() []time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.beats)
+}
+
+// idle reports whether the callback was not called yet.
+func (c *callbackCell) idle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.begun.IsZero()
+}
+
 func (c *callbackCell) arm(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -252,7 +277,7 @@ func (c *callbackCell) run(name string, cell callbackCase, strict bool) {
 	normal := make(map[kafka.TopicPartition][2]time.Duration)
 	for _, tp := range before {
 		from, to := time.Now().Add(-3*time.Second), time.Now()
-		normal[tp] = [2]time.Duration{longest(c.moments[tp], from, to), longest(c.commits[tp], from, to)}
+		normal[tp] = [2]time.Duration{longest(c.seen(c.moments, tp), from, to), longest(c.seen(c.commits, tp), from, to)}
 	}
 
 	c.arm(name)
@@ -277,15 +302,15 @@ func (c *callbackCell) run(name string, cell callbackCase, strict bool) {
 	want := map[bool]int{true: 4, false: 2}[comes || name == "OnLost"]
 	flows := func() bool {
 		return w.state() == "ASSIGNED" && len(w.owned()) == want && !slices.ContainsFunc(w.owned(), func(tp kafka.TopicPartition) bool {
-			moments := c.moments[tp]
+			moments := c.seen(c.moments, tp)
 			return len(moments) == 0 || time.Since(moments[len(moments)-1]) > 200*time.Millisecond
 		})
 	}
-	for w.sleep(50 * time.Millisecond); time.Since(start) < bound && (c.begun.IsZero() || !flows()); {
+	for w.sleep(50 * time.Millisecond); time.Since(start) < bound && (c.idle() || !flows()); {
 		w.sleep(50 * time.Millisecond)
 	}
 	took := time.Since(start)
-	assert.False(t, c.begun.IsZero(), "it was called")
+	assert.False(t, c.idle(), "it was called")
 	assert.Less(t, took, bound, "the next state: %s, %v", w.state(), w.owned())
 	var kept []kafka.TopicPartition // a loss leaves none
 	switch {
@@ -297,13 +322,13 @@ func (c *callbackCell) run(name string, cell callbackCase, strict bool) {
 	w.sleep(2 * time.Second)
 	end := time.Now()
 	for _, tp := range kept {
-		assert.LessOrEqual(t, longest(c.moments[tp], start, end), normal[tp][0]+100*time.Millisecond, "records of %s go on", tp)
+		assert.LessOrEqual(t, longest(c.seen(c.moments, tp), start, end), normal[tp][0]+100*time.Millisecond, "records of %s go on", tp)
 		// A round that goes out at the very moment that the committer's key is changed goes with the next one.
-		assert.LessOrEqual(t, longest(c.commits[tp], start, end), 2*normal[tp][1]+100*time.Millisecond, "commits of %s go on", tp)
+		assert.LessOrEqual(t, longest(c.seen(c.commits, tp), start, end), 2*normal[tp][1]+100*time.Millisecond, "commits of %s go on", tp)
 	}
-	assert.LessOrEqual(t, longest(c.beats, start, end), w.settings.HeartbeatInterval+200*time.Millisecond, "heartbeats go on")
+	assert.LessOrEqual(t, longest(c.heartbeats(), start, end), w.settings.HeartbeatInterval+200*time.Millisecond, "heartbeats go on")
 	c.told(name, cell)
-	for _, token := range c.tokens {
+	for _, token := range c.kept() {
 		dead(t, token)
 	}
 	assert.NoError(t, w.tree.Err())
@@ -347,7 +372,7 @@ func (c *callbackCell) endsWith(name string, cell callbackCase, by time.Time) {
 		}
 	}
 	c.told(name, cell)
-	for _, token := range c.tokens {
+	for _, token := range c.kept() {
 		dead(t, token)
 	}
 }

@@ -286,7 +286,7 @@ func (p pinned) Assign(members []rebalance.AssignorMember, topics map[string]reb
 	}
 	for topic, info := range topics {
 		for partition := range info.Partitions {
-			tp := at(topic, int32(partition))
+			tp := at(topic, partition)
 			id, ok := ids["two"]
 			if one := ids["one"]; one != "" && (partition == 0 || !ok) {
 				id = one
