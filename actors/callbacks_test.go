@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -135,5 +136,31 @@ func TestCallbacks_ALossIsToldInPlaceOfARevocation(t *testing.T) {
 		w.c.with(func() { w.c.frozen = false })
 		w.sleep(30 * time.Second)
 		assert.Equal(t, []string{"assigned 2", "assigned end", "lost 2", "lost end", "assigned 2", "assigned end"}, l.all())
+	})
+}
+
+func TestCallbacks_AnOnRevokedThatNeverReturnsLosesNothing(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 2, 5)
+		release := make(chan struct{})
+		defer close(release)
+		var calls atomic.Int32
+		w.settings.Callbacks = Callbacks{Timeout: time.Second, Revoked: func(context.Context, *Token, []kafka.TopicPartition) error {
+			if calls.Add(1) == 1 {
+				<-release
+			}
+			return nil
+		}}
+		w.start()
+		w.sleep(2 * time.Second)
+		w.c.with(func() { w.c.rebalancing = true })
+		w.sleep(time.Minute)
+		failed := eventsOf[event.CallbackFailed](w)
+		if assert.Len(t, failed, 1) {
+			assert.ErrorIs(t, failed[0].Err, ErrCallbackOverdue)
+		}
+		assert.Empty(t, eventsOf[event.PartitionsLost](w), "all of it was drained and committed")
+		assert.Equal(t, "ASSIGNED", w.state())
+		assert.Equal(t, int64(5), w.c.committedAt(at(0)))
 	})
 }

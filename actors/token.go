@@ -100,6 +100,8 @@ func heldError(err error) error {
 		held.Reason = ErrNotCovered
 	case capability.ErrNotAllowed:
 		held.Reason = ErrNotAllowed
+	case capability.ErrOverdue:
+		held.Reason = ErrTokenOverdue
 	default:
 		held.Reason = ErrTokenDead
 	}
