@@ -305,10 +305,12 @@ func (t *Tree) closeResult(cause error) error {
 	if result.Cause == nil {
 		result.Cause = err
 	}
-	if result.Cause == nil && len(result.Running) > 0 {
-		if result.Cause = context.DeadlineExceeded; hurried { // of the drain
-			result.Cause = ErrAbandoned
-		}
+	switch {
+	case result.Cause != nil:
+	case hurried: // what was acknowledged after the last commit is left, too
+		result.Cause = ErrAbandoned
+	case len(result.Running) > 0:
+		result.Cause = context.DeadlineExceeded // of the drain
 	}
 	return result
 }
