@@ -181,21 +181,18 @@ func (g *group) ended() bool {
 	return g.closing || g.finishing || g.member.State() == rebalance.StateFatal
 }
 
-// named checks the partitions that a call names: each has a handler here.
+// named checks the partitions that a call names: each can be one, and has a handler here.
 func (s *shared) named(op string, partitions []kafka.TopicPartition) error {
+	if err := checkNames(op, partitions); err != nil {
+		return err
+	}
 	for _, tp := range partitions {
-		switch {
-		case tp.Partition < kafka.AnyPartition:
-			return fmt.Errorf("troupe: %s %s: %w", op, tp, errNegativePartition)
-		case s.registration(tp.Topic) == nil:
+		if s.registration(tp.Topic) == nil {
 			return fmt.Errorf("%w: %s", ErrNotSubscribed, tp)
 		}
 	}
 	return nil
 }
-
-// errNegativePartition refuses what is not a partition.
-var errNegativePartition = errors.New("a partition is 0 or more, or kafka.AnyPartition for all of its topic")
 
 // targets returns the owned partitions that a call names, in order and each once: all of them when it names none, all of a
 // topic for kafka.WholeTopic. One that is not owned is an *UnassignedError; so is a call that means none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"slices"
 	"sync/atomic"
@@ -129,7 +130,7 @@ type Token struct {
 	grant uint64
 	// accepted is true once the receiver of a handed token has used it.
 	accepted atomic.Bool
-	// last is how far partitions had come that are gone; nil while they are owned.
+	// last is how far partitions had come that are given up or lost; nil while they stay.
 	last map[kafka.TopicPartition]*cell
 	// release stops what watches over the token.
 	release func() bool
@@ -252,6 +253,43 @@ func (t *Token) Skip(ctx context.Context, partition kafka.TopicPartition, offset
 	return t.operate("skip", []kafka.TopicPartition{partition}, func(key *capability.Key, _ []kafka.TopicPartition) error {
 		return t.tree.skip(ctx, key, partition, offset, reason)
 	})
+}
+
+// Position is Tree.Position with the token: the next offset of each partition named that would be delivered, of all that it covers
+// when none is named. Of partitions that are given up or lost it is how far they had come, kafka.NoOffset where they never knew where
+// they begin. One that the token does not cover is a *[HeldError] with [ErrNotCovered].
+func (t *Token) Position(ctx context.Context, partitions ...kafka.TopicPartition) (map[kafka.TopicPartition]int64, error) {
+	const op = "position"
+	out := make(map[kafka.TopicPartition]int64)
+	err := t.operate(op, partitions, func(key *capability.Key, named []kafka.TopicPartition) error {
+		covered, here := key.Partitions(), []kafka.TopicPartition(nil)
+		for _, tp := range named {
+			found := false
+			for _, other := range covered {
+				if other != tp && tp != kafka.WholeTopic(other.Topic) {
+					continue
+				}
+				if found = true; t.last[other] != nil {
+					out[other] = t.last[other].position.Load()
+				} else {
+					here = append(here, other)
+				}
+			}
+			if !found {
+				return &HeldError{Operation: op, Asker: string(t.holder), TopicPartition: tp, Reason: ErrNotCovered}
+			}
+		}
+		if len(here) == 0 {
+			return nil
+		}
+		positions, err := t.tree.Position(withToken(ctx, t), here)
+		maps.Copy(out, positions)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // Within runs f with a token of its own on top of this one, which cannot be used meanwhile: a callback inside of a call. The

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -148,14 +147,4 @@ func commitsOffsetsThroughRebalances(t *testing.T, b broker) {
 	require.Equal(t, "after", user)
 	one.mustClose(t)
 	require.EqualValues(t, 7, b.Committed(t, group)[at(topic, 3)])
-}
-
-// typedRefusal reports whether an error says that a partition was not here, or had not been read as far.
-func typedRefusal(err error) bool {
-	for _, as := range []any{new(*actors.UnassignedError), new(*actors.StateError), new(*actors.OffsetError), new(*commit.FlushError)} {
-		if errors.As(err, as) {
-			return true
-		}
-	}
-	return false
 }

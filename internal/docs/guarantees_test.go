@@ -107,7 +107,7 @@ func TestEachGuaranteeHasAPageWithTheNamesOfItsTests(t *testing.T) {
 func TestPagesOfGuaranteesNameWhatThereIs(t *testing.T) {
 	mutants, scripts := Read(t, "internal/sim/mutant.go"), filepath.Join(Root(t), "internal/sim/testdata")
 	declared := map[string]string{
-		"event":  Read(t, "pkg/event/event.go") + Read(t, "pkg/event/range.go"),
+		"event":  Read(t, "pkg/event/event.go") + Read(t, "pkg/event/control.go") + Read(t, "pkg/event/range.go"),
 		"Config": Read(t, "pkg/api/config.go"),
 		"Stats":  Read(t, "actors/stats.go"),
 	}
