@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -48,166 +49,175 @@ func holders(t *testing.T, m *member) {
 	}
 }
 
+// crowd counts what many users of one consumer are answered.
+type crowd struct {
+	t                      *testing.T
+	refusals, done, panics atomic.Int64
+}
+
+// count takes one answer: done, or refused by a type.
+func (c *crowd) count(what string, err error) {
+	var held *actors.HeldError
+	switch {
+	case errors.As(err, &held):
+		c.refusals.Add(1)
+	case err == nil:
+		c.done.Add(1)
+	}
+	if !typed(err) {
+		c.t.Errorf("%s: %v", what, err)
+	}
+}
+
+// callback uses its token, and the consumer beside it.
+func (c *crowd) callback(consumer *atomic.Pointer[api.Consumer]) api.PartitionsFunc {
+	return func(ctx context.Context, token *api.Token, named []kafka.TopicPartition) error {
+		if m := consumer.Load(); m != nil {
+			c.count("pause in a callback", m.Pause(ctx, named...))
+			c.count("commit in a callback", m.Commit(ctx))
+			_, err := m.Token(ctx, "again", named...)
+			c.count("token in a callback", err)
+		}
+		for _, call := range []func(context.Context, ...kafka.TopicPartition) error{token.Pause, token.Commit, token.Resume} {
+			c.count("callback", call(ctx))
+		}
+		return nil
+	}
+}
+
+// call makes the call that it is a user's turn for.
+func (c *crowd) call(ctx context.Context, m *member, user, turn int, tp kafka.TopicPartition) {
+	name := fmt.Sprint("user ", user)
+	switch turn % 8 {
+	case 0:
+		c.count("pause", m.Pause(ctx, tp))
+	case 1:
+		c.count("resume", m.Resume(ctx, tp))
+	case 2:
+		c.count("commit", m.Commit(ctx))
+	case 3:
+		c.count("seek", m.Seek(ctx, rebalance.StartAtOffset(0), tp))
+	case 4:
+		token, err := m.TryToken(ctx, name, tp)
+		if c.count("try", err); err == nil {
+			c.count("pause with it", token.Pause(ctx))
+			c.count("resume with it", token.Resume(ctx))
+			if err := token.Return(); !typed(err) {
+				c.t.Error(err)
+			}
+		}
+	case 5:
+		defer func() {
+			if recover() != nil {
+				c.panics.Add(1)
+			}
+		}()
+		c.count("with", m.WithToken(ctx, name, func(ctx context.Context, token *api.Token) error {
+			c.count("commit with it", token.Commit(ctx))
+			panic("the holder")
+		}, tp))
+	case 6:
+		c.count("with", m.WithToken(ctx, name, func(ctx context.Context, token *api.Token) error {
+			return token.Hand(ctx, "helper", func(ctx context.Context, mine *api.Token) {
+				c.count("resume of a helper", mine.Resume(ctx))
+			})
+		}, tp))
+	default:
+		c.count("pause all", m.Pause(ctx))
+		c.count("resume all", m.Resume(ctx))
+	}
+}
+
+// ackedLater is a handler whose records are acknowledged by whoever takes them from acks.
+func ackedLater(topic, name string, l *ledger, acks chan<- *actors.RecordDelivery) api.Registration {
+	return api.HandleAsync(topic, func(ctx context.Context, d *actors.RecordDelivery) {
+		l.close(l.open(ctx, name, d.Record()), nil)
+		acks <- d
+	})
+}
+
 // kotlin-kafka#195 and others: a consumer that is touched from everywhere at once, also in its callbacks. Nobody is inside of
 // anything together with another, whoever has no token where one is out gets a typed error, and a holder that panics leaves
 // nothing behind.
-func TestB58_AConsumerMayBeTouchedFromEverywhere(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
-		const partitions, users, rounds = 4, 50, 20
-		topic, group, l := unique(t, "topic"), unique(t, "group"), newLedger()
-		b.CreateTopic(t, topic, partitions)
-		acks := make(chan *actors.RecordDelivery, 1<<16)
-		register := func(name string) api.Registration {
-			return api.HandleAsync(topic, func(ctx context.Context, d *actors.RecordDelivery) {
-				r := d.Record()
-				l.close(l.open(ctx, name, r), nil)
-				acks <- d
-			})
+func TestB58_AConsumerMayBeTouchedFromEverywhere(t *testing.T) { everywhere(t, touchedFromEverywhere) }
+
+func touchedFromEverywhere(t *testing.T, b broker) {
+	const partitions, users, rounds = 4, 50, 20
+	topic, group, l := unique(t, "topic"), unique(t, "group"), newLedger()
+	b.CreateTopic(t, topic, partitions)
+	acks, over := make(chan *actors.RecordDelivery, 1<<16), make(chan struct{})
+	defer close(over)
+	go func() { // so that nobody's drain waits for what the users leave
+		for {
+			select {
+			case d := <-acks:
+				_ = d.Ack() // stale after a seek or a revocation: it is counted, and comes again
+			case <-over:
+				return
+			}
 		}
-		over := make(chan struct{})
-		defer close(over)
-		go func() { // so that nobody's drain waits for what the users leave
-			for {
+	}()
+	var consumer atomic.Pointer[api.Consumer]
+	all := &crowd{t: t}
+	callback := all.callback(&consumer)
+	callbacks := api.WithCallbacks(api.Callbacks{
+		OnAssigning: callback, OnAssigned: callback, OnRevoking: callback, OnRevoked: callback, OnLost: callback, Timeout: 10 * time.Second,
+	})
+	m := spawn(t, config(b, group), callbacks, ackedLater(topic, "one", l, acks))
+	consumer.Store(m.Consumer)
+	settled(t, partitions, m)
+	n := fill(t, b, topic, partitions, 100)
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	defer cancel()
+	var wg sync.WaitGroup
+	for user := range users {
+		wg.Go(func() {
+			for round := range rounds {
 				select {
 				case d := <-acks:
-					_ = d.Ack() // stale after a seek or a revocation: it is counted, and comes again
-				case <-over:
-					return
+					_ = d.Ack()
+				default:
 				}
+				all.call(ctx, m, user, user+round, at(topic, int32((user+round)%partitions)))
+				holders(t, m)
 			}
-		}()
-		var refusals, done, panics atomic.Int64
-		count := func(what string, err error) {
-			var held *actors.HeldError
-			switch {
-			case errors.As(err, &held):
-				refusals.Add(1)
-			case err == nil:
-				done.Add(1)
-			}
-			if !typed(err) {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-		var consumer atomic.Pointer[api.Consumer]
-		callback := func(ctx context.Context, token *api.Token, named []kafka.TopicPartition) error {
-			if m := consumer.Load(); m != nil {
-				count("pause in a callback", m.Pause(ctx, named...))
-				count("commit in a callback", m.Commit(ctx))
-				_, err := m.Token(ctx, "again", named...)
-				count("token in a callback", err)
-			}
-			for _, call := range []func(context.Context, ...kafka.TopicPartition) error{token.Pause, token.Commit, token.Resume} {
-				count("callback", call(ctx))
-			}
-			return nil
-		}
-		callbacks := api.WithCallbacks(api.Callbacks{
-			OnAssigning: callback, OnAssigned: callback, OnRevoking: callback, OnRevoked: callback, OnLost: callback, Timeout: 10 * time.Second,
 		})
-		m := spawn(t, config(b, group), callbacks, register("one"))
-		consumer.Store(m.Consumer)
-		settled(t, partitions, m)
-		n := fill(t, b, topic, partitions, 100)
+	}
+	for range 2 { // others come and go meanwhile
+		other := spawn(t, config(b, group), callbacks, ackedLater(topic, "two", l, acks))
+		other.joined(t)
+		pause(200 * time.Millisecond)
+		other.mustClose(t)
+	}
+	wg.Wait()
+	require.Positive(t, all.done.Load())
+	require.Positive(t, all.refusals.Load())
+	t.Logf("%d calls done, %d refused, %d holders that panicked", all.done.Load(), all.refusals.Load(), all.panics.Load())
 
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
-		defer cancel()
-		var wg sync.WaitGroup
-		for user := range users {
-			wg.Go(func() {
-				for round := range rounds {
-					tp := at(topic, int32((user+round)%partitions))
-					select {
-					case d := <-acks:
-						_ = d.Ack()
-					default:
-					}
-					switch (user + round) % 8 {
-					case 0:
-						count("pause", m.Pause(ctx, tp))
-					case 1:
-						count("resume", m.Resume(ctx, tp))
-					case 2:
-						count("commit", m.Commit(ctx))
-					case 3:
-						count("seek", m.Seek(ctx, rebalance.StartAtOffset(0), tp))
-					case 4:
-						token, err := m.TryToken(ctx, fmt.Sprint("user ", user), tp)
-						count("try", err)
-						if err == nil {
-							count("pause with it", token.Pause(ctx))
-							count("resume with it", token.Resume(ctx))
-							if err := token.Return(); !typed(err) {
-								t.Error(err)
-							}
-						}
-					case 5:
-						func() {
-							defer func() {
-								if recover() != nil {
-									panics.Add(1)
-								}
-							}()
-							count("with", m.WithToken(ctx, fmt.Sprint("user ", user), func(ctx context.Context, token *api.Token) error {
-								count("commit with it", token.Commit(ctx))
-								panic("the holder")
-							}, tp))
-						}()
-					case 6:
-						count("with", m.WithToken(ctx, fmt.Sprint("user ", user), func(ctx context.Context, token *api.Token) error {
-							return token.Hand(ctx, "helper", func(ctx context.Context, mine *api.Token) {
-								count("resume of a helper", mine.Resume(ctx))
-							})
-						}, tp))
-					default:
-						count("pause all", m.Pause(ctx))
-						count("resume all", m.Resume(ctx))
-					}
-					holders(t, m)
-				}
-			})
-		}
-		for range 2 { // others come and go meanwhile
-			other := spawn(t, config(b, group), callbacks, register("two"))
-			other.joined(t)
-			pause(200 * time.Millisecond)
-			other.mustClose(t)
-		}
-		wg.Wait()
-		require.Positive(t, done.Load())
-		require.Positive(t, refusals.Load())
-		t.Logf("%d calls done, %d refused, %d holders that panicked", done.Load(), refusals.Load(), panics.Load())
-
-		// Whoever panicked with it has left nothing behind.
-		settled(t, partitions, m)
-		token, err := m.Token(ctx, "last")
-		require.NoError(t, err)
-		require.Len(t, token.Partitions(), partitions)
-		holders(t, m)
-		require.NoError(t, token.Resume(ctx))
-		require.NoError(t, token.Return())
-		require.NoError(t, m.Resume(ctx))
-		n += fill(t, b, topic, partitions, 5)
-		eventually(t, patience, "everything is committed", func() bool {
-			committed := b.Committed(t, group)
-			for tp, end := range b.EndOffsets(t, topic) {
-				if committed[tp] != end {
-					return false
-				}
-			}
-			return l.distinct() == n
-		})
-		require.Empty(t, m.Stats().Tokens)
-		died := 0
-		for _, e := range told[event.TokenRevoked](m) { // the others are helpers who were inside when their giver was done
-			if errors.Is(e.Err, actors.ErrHolderDied) {
-				died++
-			}
-		}
-		require.EqualValues(t, panics.Load(), died, "one for each holder that panicked")
-		m.mustClose(t)
-		l.allHandled(t, b.EndOffsets(t, topic))
+	// Whoever panicked with it has left nothing behind.
+	settled(t, partitions, m)
+	token, err := m.Token(ctx, "last")
+	require.NoError(t, err)
+	require.Len(t, token.Partitions(), partitions)
+	holders(t, m)
+	require.NoError(t, token.Resume(ctx))
+	require.NoError(t, token.Return())
+	require.NoError(t, m.Resume(ctx))
+	n += fill(t, b, topic, partitions, 5)
+	eventually(t, patience, "everything is committed", func() bool {
+		return l.distinct() == n && assert.ObjectsAreEqual(b.EndOffsets(t, topic), b.Committed(t, group))
 	})
+	require.Empty(t, m.Stats().Tokens)
+	died := 0
+	for _, e := range told[event.TokenRevoked](m) { // the others are helpers who were inside when their giver was done
+		if errors.Is(e.Err, actors.ErrHolderDied) {
+			died++
+		}
+	}
+	require.EqualValues(t, all.panics.Load(), died, "one for each holder that panicked")
+	m.mustClose(t)
+	l.allHandled(t, b.EndOffsets(t, topic))
 }
 
 // A revocation right after the assignment waits for no commit that cannot come.

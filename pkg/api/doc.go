@@ -49,6 +49,13 @@
 // offset, the beginning, the end, or a time: to replay, to audit, to fill a cache. Handlers and all else are the same, but nothing
 // is shared with others and nothing is committed; [WithPositions] says where to go on when that is kept elsewhere.
 //
+// # Control
+//
+// A running consumer is paused and resumed ([Consumer.Pause]), moved ([Consumer.Seek], [Consumer.Skip]), asked ([Consumer.Position],
+// [Consumer.Lag], [Consumer.EndOffsets] and others), has its commits made by hand ([Consumer.Commit], [Consumer.CommitOffsets]), and
+// its handlers changed ([Consumer.Subscribe], [Consumer.SetConcurrency]), from any goroutine. Where several calls belong together, a
+// [Token] keeps everybody else from changing the same partitions; the [Callbacks] of a rebalance get one over theirs.
+//
 // # How it ends
 //
 // [Consumer.Close], the end of Spawn's context, and a failure for good all end in the same way: [Consumer.Done] is closed
