@@ -28,12 +28,20 @@ import (
 // Cases about who may change what a running consumer does.
 
 // typed reports whether a control call ended as one may that many make at once, in whatever state: done, or refused by name.
-func typed(err error) bool {
-	var held *actors.HeldError
-	var unassigned *actors.UnassignedError
-	var state *actors.StateError
-	var flush *commit.FlushError
-	return err == nil || errors.As(err, &held) || errors.As(err, &unassigned) || errors.As(err, &state) || errors.As(err, &flush)
+func typed(err error) bool { return err == nil || typedRefusal(err) }
+
+// typedRefusal reports whether an error says by its type why a control call was not carried out: another has the token, or the
+// partition or the record was not here, or not so far.
+func typedRefusal(err error) bool {
+	for _, as := range []any{
+		new(*actors.HeldError), new(*actors.UnassignedError), new(*actors.StateError), new(*actors.OffsetError), new(*actors.SkipError),
+		new(*commit.FlushError),
+	} {
+		if errors.As(err, as) {
+			return true
+		}
+	}
+	return errors.Is(err, actors.ErrSought) // an earlier seek that a later one has overtaken
 }
 
 // holders counts the tokens that each partition is under, and fails where it is more than one.
