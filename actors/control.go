@@ -188,7 +188,7 @@ func (s *shared) named(op string, partitions []kafka.TopicPartition) error {
 	}
 	for _, tp := range partitions {
 		if s.registration(tp.Topic) == nil {
-			return fmt.Errorf("%w: %s", ErrNotSubscribed, tp)
+			return fmt.Errorf("%w: %q (%s)", ErrNotSubscribed, tp.Topic, op)
 		}
 	}
 	return nil

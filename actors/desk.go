@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -246,10 +247,16 @@ func (o *tokenOperation) run(ctx actor.Context, g *group, m *request) {
 	g.stepDesk(ctx, o.asked)
 }
 
+// errNoOperation refuses a token that nobody could tell from another.
+var errNoOperation = errors.New("troupe: token: the operation is blank: it has to say what the token is for, as errors and events name it")
+
 // Token returns the token over partitions that are owned, all of them when none is named, for operation, which errors and
 // events name. With wait it waits its turn, in the order of asking; else it fails at once with a *[HeldError] if somebody has
 // one of them. See api.Consumer.Token.
 func (t *Tree) Token(ctx context.Context, operation string, wait bool, named []kafka.TopicPartition) (*Token, error) {
+	if strings.TrimSpace(operation) == "" {
+		return nil, errNoOperation
+	}
 	if err := t.selfWait(ctx, operation, named); err != nil {
 		return nil, err
 	}

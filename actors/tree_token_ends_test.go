@@ -14,7 +14,7 @@ import (
 	"github.com/troupego/troupe/pkg/kafka"
 )
 
-// The last three of the seven semantics: how a token ends, and what it allows until then.
+// How a token ends before it is returned, and what it allows meanwhile: semantics 5 to 7.
 
 func TestToken_5_ACallbackThatReturnsWhileAnotherIsInsideIsToldAndNothingIsHarmed(t *testing.T) {
 	inTree(t, func(w *treeWorld) {
@@ -201,6 +201,18 @@ func TestToken_7_WhatItAllowsFollowsTheStateOfThePartitions(t *testing.T) {
 						}
 						mu.Lock()
 						defer mu.Unlock()
+						positions, err := token.Position(ctx)
+						if name == "OnAssigning" {
+							assert.ErrorIs(t, err, ErrSelfWait, "it decides where they begin")
+						} else if assert.NoError(t, err, name) {
+							want := map[kafka.TopicPartition]int64{at(0): 5, at(1): 5}
+							if _, again := seen[name]; name == "OnAssigned" && !again {
+								want = map[kafka.TopicPartition]int64{at(0): 0, at(1): 0}
+							}
+							assert.Equal(t, want, positions, name)
+						}
+						_, err = token.Position(ctx, at(7))
+						assert.ErrorIs(t, err, ErrNotCovered, name)
 						seen[name] = results
 						return nil
 					}

@@ -29,8 +29,8 @@ import (
 // Inside of a handler, with its context, Seek does not wait for the leader's answer. That context ends with it when the
 // handler's own partition is sought.
 //
-// What is no position, a negative offset, or rebalance.ResetNone is a *rebalance.StartPositionError; a partition that is not
-// owned, or that is given up while Seek waits, an *actors.UnassignedError; one that is being given up an *actors.StateError;
+// The zero StartPosition is the beginning. What is no position, a negative offset, or rebalance.ResetNone is a *rebalance.StartPositionError; a partition that is not
+// owned, or was given up while Seek waited, an *actors.UnassignedError; one that is being given up an *actors.StateError;
 // a topic without a handler here an error wrapping actors.ErrNotSubscribed. With bad input nothing is sought.
 func (c *Consumer) Seek(ctx context.Context, to rebalance.StartPosition, partitions ...kafka.TopicPartition) error {
 	return c.tree.Seek(ctx, to, partitions)

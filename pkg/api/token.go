@@ -14,7 +14,7 @@ type Token = actors.Token
 // Token waits for the token over partitions that are owned, over all of them when none is named, and returns it. While it is out
 // everybody else who wants to change something about these partitions is refused at once with an *actors.HeldError; calls that
 // only read, and the commits that the consumer makes by itself, go on. Those who wait get their turn in the order of asking.
-// operation says what it is for; errors, events and Stats().Tokens name it.
+// operation says what it is for and is not blank; errors, events and Stats().Tokens name it.
 //
 // Give it back with Token.Return. It ends by itself when ctx does, or after Config.TokenTimeout: then it is revoked, with
 // event.TokenRevoked. Partitions that are given up or lost go out of it at once; those that come are not in it.
