@@ -138,7 +138,8 @@ func (g *group) undefer(ctx actor.Context) {
 
 func (g *group) tokenRefused(op *tokenOperation, err error) error {
 	if errors.Is(err, capability.ErrNothing) {
-		return &UnassignedError{Operation: op.word(), State: g.member.State().String(), Partitions: op.named}
+		named := slices.SortedFunc(slices.Values(op.named), kafka.TopicPartition.Compare)
+		return &UnassignedError{Operation: op.word(), State: g.member.State().String(), Partitions: named}
 	}
 	return heldError(err)
 }
