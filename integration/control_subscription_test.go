@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -195,10 +196,10 @@ func concurrencyChanges(t *testing.T, b broker) {
 
 // abandonWaitsForNobody leaves a handler that is deaf behind, while a close drains and while a rebalance goes on.
 func abandonWaitsForNobody(t *testing.T, b broker) {
-	for _, before := range []func(t *testing.T, m *member){
-		func(t *testing.T, m *member) {},
-		func(t *testing.T, m *member) { inTheMiddleOfARebalance(t, m) },
-		func(t *testing.T, m *member) {
+	for name, before := range map[string]func(t *testing.T, m *member){
+		"at rest":   func(t *testing.T, m *member) {},
+		"in a join": func(t *testing.T, m *member) { inTheMiddleOfARebalance(t, m) },
+		"while closing": func(t *testing.T, m *member) {
 			go func() { _ = m.Close(context.Background()) }()
 			pause(200 * time.Millisecond)
 		},
@@ -207,6 +208,8 @@ func abandonWaitsForNobody(t *testing.T, b broker) {
 		b.CreateTopic(t, topic, 2)
 		fill(t, b, topic, 2, 5)
 		release, entered, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		let := sync.OnceFunc(func() { close(release) })
+		t.Cleanup(let)
 		var others atomic.Int64
 		m := spawn(t, config(b, group), api.Handle(topic, func(ctx context.Context, r *kafka.Record) error {
 			if r.Partition == 1 && r.Offset == 3 {
@@ -231,8 +234,12 @@ func abandonWaitsForNobody(t *testing.T, b broker) {
 		require.Len(t, typed.Running, 1, "%v", err)
 		require.Equal(t, at(topic, 1), typed.Running[0].TopicPartition)
 		require.ErrorIs(t, receive(t, ended), actors.ErrClosing)
-		require.Equal(t, map[kafka.TopicPartition]int64{at(topic, 0): 5, at(topic, 1): 3}, b.Committed(t, group))
+		committed := b.Committed(t, group)
+		if name != "in a join" { // there the coordinator may be a generation ahead, and take no commit of this one any more
+			require.Equal(t, map[kafka.TopicPartition]int64{at(topic, 0): 5, at(topic, 1): 3}, committed, name)
+		}
+		require.LessOrEqual(t, committed[at(topic, 1)], int64(3), "never beyond what a handler is at work on")
 		require.Empty(t, b.Group(t, group).Members, "it has left")
-		close(release)
+		let()
 	}
 }

@@ -48,7 +48,8 @@ func (c *Consumer) Close(ctx context.Context) error {
 // is finished is committed, the group is left, and the callbacks are called, all before ctx ends or Config.CloseTimeout has
 // passed; OnRevoking's context has ended then. Handlers that have not returned when it does are Running in the
 // *actors.CloseError, whose cause is actors.ErrAbandoned; what they worked on is delivered again, here or elsewhere, and
-// they hold their goroutines until they return.
+// they hold their goroutines until they return. In the middle of a JoinGroup, which it does not wait for either, the coordinator
+// may take no commit of the generation before any more: then what was finished since the last commit comes again, too.
 //
 // While a Close is draining, Abandon ends the drain, and both return the result. For the rest see [Consumer.Close]: it may be
 // called any number of times, and inside a handler or a callback it starts what it does and returns actors.ErrClosing. (Java:
