@@ -144,6 +144,8 @@ func skipsAPoisonRecord(t *testing.T, b broker) {
 		require.Equal(t, "cannot be parsed", skipped.Reason)
 		require.NoError(t, m.Healthy())
 		m.mustClose(t)
-		l.noOverlap(t)
+		if option == nil { // the other orders have several records of the partition at work
+			l.noOverlap(t)
+		}
 	}
 }
