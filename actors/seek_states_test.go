@@ -124,42 +124,30 @@ func TestSeek_DecidesTheStartOfAPartitionThatHasNotStarted(t *testing.T) {
 				assert.Equal(t, kafka.NoOffset, w.c.committedAt(at(0)))
 			})
 		})
-		t.Run("before OnAssigned has returned, "+to.String(), func(t *testing.T) {
-			inTree(t, func(w *treeWorld) {
-				w.c.topic("orders", 1, 20)
-				w.settings.Callbacks.Timeout = time.Minute
-				w.settings.Callbacks.Assigned = func(ctx context.Context, token *Token, partitions []kafka.TopicPartition) error {
-					assert.NoError(t, token.Seek(ctx, to, partitions...))
-					time.Sleep(5 * time.Second)
-					assert.Empty(t, w.offsets(at(0)))
-					return nil
-				}
-				w.start()
-				w.sleep(time.Minute)
-				w.c.produce(at(0), 2)
-				w.sleep(time.Second)
-				assert.Contains(t, [][]int64{upTo(12, 22), upTo(20, 22)}, w.offsets(at(0)))
-				assert.Equal(t, int64(22), w.c.committedAt(at(0)))
+		for _, name := range []string{"OnAssigning", "OnAssigned"} {
+			t.Run("before "+name+" has returned, "+to.String(), func(t *testing.T) {
+				inTree(t, func(w *treeWorld) {
+					w.c.topic("orders", 1, 20)
+					seeks := func(ctx context.Context, token *Token, partitions []kafka.TopicPartition) error {
+						assert.NoError(t, token.Seek(ctx, to, partitions...))
+						time.Sleep(5 * time.Second)
+						assert.Empty(t, w.offsets(at(0)))
+						return nil
+					}
+					if w.settings.Callbacks.Timeout = time.Minute; name == "OnAssigned" {
+						w.settings.Callbacks.Assigned = seeks
+					} else {
+						w.settings.Callbacks.Assigning = seeks
+					}
+					w.start()
+					w.sleep(time.Minute)
+					w.c.produce(at(0), 2)
+					w.sleep(time.Second)
+					assert.Contains(t, [][]int64{upTo(12, 22), upTo(20, 22)}, w.offsets(at(0)))
+					assert.Equal(t, int64(22), w.c.committedAt(at(0)))
+				})
 			})
-		})
-		t.Run("before OnAssigning has returned, "+to.String(), func(t *testing.T) {
-			inTree(t, func(w *treeWorld) {
-				w.c.topic("orders", 1, 20)
-				w.settings.Callbacks.Timeout = time.Minute
-				w.settings.Callbacks.Assigning = func(ctx context.Context, token *Token, partitions []kafka.TopicPartition) error {
-					assert.NoError(t, token.Seek(ctx, to, partitions...))
-					time.Sleep(5 * time.Second)
-					assert.Empty(t, w.offsets(at(0)))
-					return nil
-				}
-				w.start()
-				w.sleep(time.Minute)
-				w.c.produce(at(0), 2)
-				w.sleep(time.Second)
-				assert.Contains(t, [][]int64{upTo(12, 22), upTo(20, 22)}, w.offsets(at(0)))
-				assert.Equal(t, int64(22), w.c.committedAt(at(0)))
-			})
-		})
+		}
 	}
 }
 
