@@ -430,7 +430,7 @@ func (b *board) waitJoined(ctx context.Context, done <-chan struct{}, ended func
 		case <-changed:
 		case <-done:
 		case <-ctx.Done():
-			return fmt.Errorf("troupe: waiting to join: %w", context.Cause(ctx))
+			return fmt.Errorf("troupe: waiting to join: %w", endOf(ctx))
 		}
 	}
 }

@@ -41,6 +41,9 @@ type Callbacks struct {
 // ErrCallbackOverdue means that a callback did not return in time; the member goes on without it.
 var ErrCallbackOverdue = errors.New("troupe: callback did not return in time")
 
+// ErrCallbackCut is what a callback's context ends with when another one cannot wait for it any longer.
+var ErrCallbackCut = errors.New("troupe: callback was cut short for one that cannot wait")
+
 // callbackDone: a callback's goroutine, or its deadline -> group. The first one counts.
 type callbackDone struct {
 	silent
@@ -78,10 +81,12 @@ type callbackCall struct {
 	deadline time.Time
 	timeout  time.Duration
 	// then goes on with what waited for the call.
-	then           func(ctx actor.Context)
-	begun, hurried bool
+	then  func(ctx actor.Context)
+	begun bool
+	// cut is why its context was ended before its time; nil when it was not.
+	cut error
 
-	end   context.CancelFunc
+	end   context.CancelCauseFunc
 	timer *time.Timer
 }
 
@@ -118,8 +123,9 @@ func (g *group) nextCallback(ctx actor.Context) {
 		call.deadline = time.Now().Add(call.timeout)
 	}
 	token := g.callbackToken(ctx, call)
-	callCtx, cancel := context.WithDeadlineCause(withToken(context.Background(), token), call.deadline, ErrCallbackOverdue)
-	call.end = cancel
+	endable, end := context.WithCancelCause(withToken(context.Background(), token))
+	callCtx, cancel := context.WithDeadlineCause(endable, call.deadline, ErrCallbackOverdue)
+	call.end = func(why error) { end(why); cancel() }
 	root, self, overdue := g.shared.sys.root, g.self, fmt.Errorf("%s: %w", call.name, ErrCallbackOverdue)
 	// A little later than the context ends, so that a callback that heeds it is in time.
 	call.timer = time.AfterFunc(max(time.Until(call.deadline), 0)+callbackGrace, func() {
@@ -160,8 +166,8 @@ func (g *group) addressed(call *callbackCall) {
 func (g *group) hurryCallback() {
 	q := g.callbacks.queue
 	for i := 1; i < len(q); i++ {
-		if deadline := q[i].deadline; !deadline.IsZero() && deadline.Before(q[0].deadline) && !q[0].hurried {
-			q[0].hurry()
+		if deadline := q[i].deadline; !deadline.IsZero() && deadline.Before(q[0].deadline) && q[0].cut == nil {
+			q[0].hurry(ErrCallbackCut)
 		}
 	}
 }
@@ -210,15 +216,22 @@ func (s *shared) runCallback(group *actor.PID, seq uint64, name string, function
 	done.err, done.died = err, false
 }
 
-// hurry ends a call's context now.
-func (c *callbackCall) hurry() {
-	c.hurried = true
-	c.end()
+// hurry ends a call's context now, for a reason.
+func (c *callbackCall) hurry(why error) {
+	if c.cut == nil {
+		c.cut = why
+	}
+	c.end(why)
 	c.timer.Reset(callbackGrace)
 }
 
 // callbackGrace is how long after its context has ended a callback is waited for.
 const callbackGrace = 100 * time.Millisecond
+
+// heeded reports whether a call returned because its context was ended before its time, and says so: it has not failed.
+func (c *callbackCall) heeded(m *callbackDone) bool {
+	return c.cut != nil && !m.died && (errors.Is(m.err, c.cut) || errors.Is(m.err, context.Canceled))
+}
 
 func (g *group) callbackDone(ctx actor.Context, m *callbackDone) {
 	c := &g.callbacks
@@ -228,8 +241,11 @@ func (g *group) callbackDone(ctx actor.Context, m *callbackDone) {
 	call := c.queue[0]
 	c.queue = c.queue[1:]
 	call.timer.Stop()
-	call.end()
+	call.end(nil)
 	err := m.err
+	if call.heeded(m) {
+		err = nil
+	}
 	ended := capability.Ended{ID: call.token}
 	if m.died {
 		ended.Cause = m.err
@@ -254,10 +270,14 @@ func (g *group) callbackDone(ctx actor.Context, m *callbackDone) {
 
 // stopCallbacks ends the call that runs, and forgets those that wait.
 func (g *group) stopCallbacks() {
+	why := rebalance.ErrLost
+	if g.ended() {
+		why = ErrClosing
+	}
 	for _, call := range g.callbacks.queue {
 		if call.begun {
 			call.timer.Stop()
-			call.end()
+			call.end(why)
 		}
 	}
 	g.callbacks.queue, g.callbacks.revocations = nil, nil
@@ -310,13 +330,13 @@ func (g *group) assignedCallback(ctx actor.Context) {
 }
 
 // hurryAssigning ends the context of a callback about new partitions that all are given up again.
-func (g *group) hurryAssigning(gone []kafka.TopicPartition) {
+func (g *group) hurryAssigning(gone []kafka.TopicPartition, why error) {
 	q := g.callbacks.queue
 	if len(q) == 0 || !q[0].begun || q[0].rights&capability.MayPause == 0 {
 		return
 	}
 	if !slices.ContainsFunc(q[0].partitions, func(tp kafka.TopicPartition) bool { return !slices.Contains(gone, tp) }) {
-		q[0].hurry()
+		q[0].hurry(why)
 	}
 }
 
@@ -334,7 +354,7 @@ type leaving struct {
 // revokingCallback tells the user that partitions are about to be given up. They are not let go before it has returned.
 func (g *group) revokingCallback(ctx actor.Context, grants []rebalance.Grant, drainUntil, deadline time.Time) {
 	calls := g.shared.settings.Callbacks
-	g.hurryAssigning(partitionsOf(grants))
+	g.hurryAssigning(partitionsOf(grants), rebalance.ErrRevoked)
 	if calls.Revoking == nil && calls.Revoked == nil {
 		return
 	}
@@ -350,7 +370,7 @@ func (g *group) revokingCallback(ctx actor.Context, grants []rebalance.Grant, dr
 	for _, call := range g.callbacks.queue { // a close that does not drain any more
 		if call.name == "OnRevoking" && drainUntil.Before(call.deadline) {
 			if call.deadline = drainUntil; call.begun {
-				call.hurry()
+				call.hurry(ErrClosing)
 			}
 		}
 	}
@@ -399,9 +419,9 @@ func (g *group) lostCallback(ctx actor.Context, lost []rebalance.Grant) {
 		}
 	}
 	if q := g.callbacks.queue; len(q) > 0 && q[0].begun && q[0].rights == capability.RightsRevoking {
-		q[0].hurry() // there is nothing to save any more
+		q[0].hurry(rebalance.ErrLost) // there is nothing to save any more
 	}
-	g.hurryAssigning(partitionsOf(lost))
+	g.hurryAssigning(partitionsOf(lost), rebalance.ErrLost)
 	calls := g.shared.settings.Callbacks
 	g.queueCallback(ctx, &callbackCall{
 		name: "OnLost", function: calls.Lost, rights: capability.RightsGone, grants: lost, last: last, timeout: calls.Timeout,

@@ -108,7 +108,7 @@ func (t *Tree) answered(ctx context.Context, m *request) error {
 		if !m.answered.CompareAndSwap(false, true) { // what has not begun is not wanted any more
 			return <-m.answer // both may be there
 		}
-		return fmt.Errorf("troupe: %s: %w", m.op.word(), context.Cause(ctx))
+		return fmt.Errorf("troupe: %s: %w", m.op.word(), endOf(ctx))
 	}
 }
 

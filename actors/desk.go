@@ -276,7 +276,7 @@ func (t *Tree) Token(ctx context.Context, operation string, wait bool, named []k
 	}
 	token := t.newToken(op.key, id)
 	token.release = context.AfterFunc(ctx, func() {
-		t.shared.sys.root.Send(t.top(), &tokenLeft{id: id, cause: fmt.Errorf("%w: %w", ErrTokenOverdue, context.Cause(ctx))})
+		t.shared.sys.root.Send(t.top(), &tokenLeft{id: id, cause: fmt.Errorf("%w: %w", ErrTokenOverdue, endOf(ctx))})
 	})
 	return token, nil
 }

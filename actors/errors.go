@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -21,6 +22,14 @@ var (
 	// ErrHandlerRestarted: the handler's actor is being replaced.
 	ErrHandlerRestarted = errors.New("troupe: handler restarted")
 )
+
+// endOf returns what an ended context ended with; errors.Is finds both ctx.Err() and its cause.
+func endOf(ctx context.Context) error {
+	if ended, cause := ctx.Err(), context.Cause(ctx); !errors.Is(cause, ended) {
+		return fmt.Errorf("%w: %w", ended, cause)
+	}
+	return context.Cause(ctx)
+}
 
 // ErrStale is returned by acknowledgments that came too late: the partition's ownership, its position or the delivery had
 // ended. The record is, or was, delivered again, unless it lies below a position that was sought.

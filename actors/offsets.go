@@ -115,7 +115,7 @@ func (t *Tree) places(ctx context.Context, op string, named []kafka.TopicPartiti
 		case <-changed:
 		case <-t.done:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("troupe: %s: %s does not know yet where it begins: %w", op, o.pending[0], context.Cause(ctx))
+			return nil, fmt.Errorf("troupe: %s: %s does not know yet where it begins: %w", op, o.pending[0], endOf(ctx))
 		}
 	}
 }

@@ -273,7 +273,7 @@ func (t *Tree) await(ctx context.Context, w *waiter) error {
 		case <-ticker.C:
 			w.forget(t.shared.board)
 		case <-ctx.Done():
-			return fmt.Errorf("troupe: waiting for the partitions: %w", context.Cause(ctx))
+			return fmt.Errorf("troupe: waiting for the partitions: %w", endOf(ctx))
 		}
 	}
 	w.mu.Lock()

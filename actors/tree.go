@@ -254,7 +254,7 @@ func (t *Tree) awaitClose(ctx context.Context, deadline time.Time) error {
 	case <-timer.C:
 		return t.settle(context.DeadlineExceeded)
 	case <-ctx.Done():
-		return t.settle(context.Cause(ctx))
+		return t.settle(endOf(ctx))
 	}
 }
 

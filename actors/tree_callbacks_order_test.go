@@ -11,6 +11,7 @@ import (
 
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
 )
 
 // named notes each call with its partitions and what its token covers, and then does something.
@@ -54,6 +55,42 @@ func TestCallbacks_OneThatWaitedForItsTurnHasItsWholeTimeAndNoTokenOverWhatIsGon
 		}
 		assert.Empty(t, names[1:], "OnAssigned is hurried once its partitions are lost")
 	})
+}
+
+func TestCallbacks_OneWhoseContextIsEndedBeforeItsTimeIsToldWhyAndHasNotFailed(t *testing.T) {
+	for name, c := range map[string]struct {
+		end func(w *treeWorld)
+		why error
+	}{
+		"revoked": {func(w *treeWorld) { w.c.with(func() { w.c.rebalancing = true }) }, rebalance.ErrRevoked},
+		"lost":    {func(w *treeWorld) { w.c.expel() }, rebalance.ErrLost},
+		"closed":  {func(w *treeWorld) { assert.NoError(w.t, w.tree.Close(context.Background())) }, rebalance.ErrRevoked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTree(t, func(w *treeWorld) {
+				w.c.topic("orders", 2, 5)
+				var causes []error
+				w.settings.Callbacks = Callbacks{Strict: true, Timeout: time.Hour, Assigned: func(ctx context.Context, _ *Token, _ []kafka.TopicPartition) error {
+					if len(causes) > 0 {
+						return nil
+					}
+					<-ctx.Done()
+					causes = append(causes, context.Cause(ctx))
+					return ctx.Err()
+				}}
+				w.start()
+				w.sleep(2 * time.Second)
+				c.end(w)
+				w.sleep(20 * time.Second)
+				assert.Equal(t, []error{c.why}, causes)
+				assert.Empty(t, eventsOf[event.CallbackFailed](w))
+				assert.NoError(t, w.tree.Err())
+				if name != "closed" {
+					assert.Equal(t, "ASSIGNED", w.state())
+				}
+			})
+		})
+	}
 }
 
 func TestCallbacks_OnesThatWaitDoNotKeepOneWithLessTimeWaiting(t *testing.T) {

@@ -77,17 +77,22 @@ func (c *crowd) count(what string, err error) {
 	}
 }
 
-// callback uses its token, and the consumer beside it.
+// callback uses its token, and the consumer beside it. Its context may end before its time: that ends a call, too.
 func (c *crowd) callback(consumer *atomic.Pointer[api.Consumer]) api.PartitionsFunc {
 	return func(ctx context.Context, token *api.Token, named []kafka.TopicPartition) error {
+		count := func(what string, err error) {
+			if cause := context.Cause(ctx); cause == nil || !errors.Is(err, cause) {
+				c.count(what, err)
+			}
+		}
 		if m := consumer.Load(); m != nil {
-			c.count("pause in a callback", m.Pause(ctx, named...))
-			c.count("commit in a callback", m.Commit(ctx))
+			count("pause in a callback", m.Pause(ctx, named...))
+			count("commit in a callback", m.Commit(ctx))
 			_, err := m.Token(ctx, "again", named...)
-			c.count("token in a callback", err)
+			count("token in a callback", err)
 		}
 		for _, call := range []func(context.Context, ...kafka.TopicPartition) error{token.Pause, token.Commit, token.Resume} {
-			c.count("callback", call(ctx))
+			count("callback", call(ctx))
 		}
 		return nil
 	}

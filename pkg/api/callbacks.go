@@ -11,7 +11,9 @@ import (
 // PartitionsFunc is a callback. The token is the right to change the consumer over exactly these partitions; it ends when the
 // callback returns. Calls of the consumer that change something about them are refused meanwhile with an *actors.HeldError, also
 // from inside the callback: use the token. Returning an error, a panic, and not returning in time are told by
-// event.CallbackFailed.
+// event.CallbackFailed. context.Cause(ctx) tells why ctx has ended: actors.ErrCallbackOverdue when the time was over; before it,
+// rebalance.ErrRevoked or rebalance.ErrLost when that happened to the partitions, actors.ErrCallbackCut when another callback cannot
+// wait, actors.ErrClosing. A callback that returns ctx.Err() or that cause when it was ended before its time has not failed.
 type PartitionsFunc func(ctx context.Context, token *Token, partitions []kafka.TopicPartition) error
 
 // Callbacks tell a program of the partitions that come and go; each function may be nil. They run in goroutines of their

@@ -8,7 +8,8 @@ import (
 
 // What callbacks, tokens and control calls of a running consumer tell.
 
-// CallbackFailed: a callback of the user's returned an error, panicked, or did not return in time. The member goes on.
+// CallbackFailed: a callback of the user's returned an error, panicked, or did not return in time. The member goes on. One
+// whose context was ended before its time, and that returns what it ended with, has not failed.
 type CallbackFailed struct {
 	Member Member
 	// Callback is "OnAssigning", "OnAssigned", "OnRevoking", "OnRevoked" or "OnLost".
