@@ -37,6 +37,8 @@ type group struct {
 	held        bool
 	memberID    string
 	generation  kafka.Generation
+	// joined is that of a later generation whose JoinGroup was answered and that is not entered; nil when there is none.
+	joined *generationJoined
 
 	link      *rebalance.Link
 	linkAlarm alarm
@@ -312,6 +314,8 @@ func (g *group) run(ctx actor.Context, effect rebalance.Effect) {
 		g.tell(ctx, committerKey, &generationEntered{generation: e.Generation, memberID: e.MemberID, since: g.syncSent})
 	case rebalance.EnterGeneration:
 		g.enterGeneration(ctx, e)
+	case rebalance.JoinGeneration:
+		g.joinGeneration(ctx, e)
 	case rebalance.LeaveGeneration:
 		g.leaveGeneration(ctx, e)
 	case rebalance.AssignPartitions:
@@ -394,24 +398,6 @@ func (g *group) tell(ctx actor.Context, key string, message any) {
 	}
 }
 
-func (g *group) enterGeneration(ctx actor.Context, e rebalance.EnterGeneration) {
-	g.held, g.memberID, g.generation = false, e.MemberID, e.Generation
-	g.shared.board.entered(e.Leader, g.syncSent)
-	g.metadata.watch(e.Leader, e.Topics)
-	entered := &generationEntered{generation: e.Generation, memberID: e.MemberID, since: g.syncSent, early: e.Early}
-	g.tell(ctx, heartbeatKey, entered)
-	g.tell(ctx, committerKey, entered)
-	g.join.Close() // the next rebalance makes a connection of its own
-	g.join = g.shared.network.Membership()
-}
-
-func (g *group) leaveGeneration(ctx actor.Context, e rebalance.LeaveGeneration) {
-	g.held, g.generation = false, kafka.NoGeneration
-	left := &generationLeft{cause: e.Cause}
-	g.tell(ctx, heartbeatKey, left)
-	g.tell(ctx, committerKey, left)
-}
-
 // closeByItself ends the whole consumer, in order: drain, commit, leave. err is why, nil when it has done what it is for.
 func (g *group) closeByItself(ctx actor.Context, err error) {
 	if g.closing {
@@ -486,6 +472,9 @@ func (g *group) childRespawned(ctx actor.Context, o supervisor.ChildRespawned) {
 		ctx.Send(o.PID, &coordinatorKnown{broker: g.broker, stable: g.stable})
 		if g.generation != kafka.NoGeneration {
 			ctx.Send(o.PID, &generationEntered{generation: g.generation, memberID: g.memberID, since: g.syncSent})
+		}
+		if o.Key == heartbeatKey && g.joined != nil {
+			ctx.Send(o.PID, g.joined)
 		}
 		if o.Key == committerKey {
 			g.committerRespawned(ctx, o.PID)

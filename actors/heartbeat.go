@@ -89,6 +89,11 @@ func (h *heartbeat) receive(ctx actor.Context, message any) {
 		h.feed(ctx, rebalance.PulseEnter{Generation: m.generation, Early: m.early})
 		// At once: in a process that was frozen, the answer that brought the generation may have waited for long.
 		h.feed(ctx, rebalance.PulseNudge{})
+	case *generationJoined:
+		if h.generation != kafka.NoGeneration {
+			h.memberID, h.generation = m.memberID, m.generation
+			h.feed(ctx, rebalance.PulseJoin{Generation: m.generation})
+		}
 	case *generationLeft:
 		h.generation = kafka.NoGeneration
 		h.feed(ctx, rebalance.PulseLeave{})

@@ -107,6 +107,13 @@ type generationEntered struct {
 	early bool
 }
 
+// generationJoined: group -> heartbeat, after JoinGroup, while a generation entered before is in force.
+type generationJoined struct {
+	silent
+	generation kafka.Generation
+	memberID   string
+}
+
 // generationLeft: group -> heartbeat, committer: membership is gone.
 type generationLeft struct {
 	silent

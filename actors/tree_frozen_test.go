@@ -9,6 +9,7 @@ import (
 
 	"github.com/troupego/troupe/pkg/event"
 	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
 )
 
 // A coordinator that freezes keeps its connections and answers nothing, and so does the first broker that is asked where
@@ -139,4 +140,52 @@ func TestTree_ACoordinatorThatIsAwayIsSoughtAsOftenAsHeartbeatsAreDue(t *testing
 		assert.Equal(t, joins, w.c.count("JoinGroup"))
 		assert.Empty(t, eventsOf[event.PartitionsLost](w))
 	})
+}
+
+// From the JoinGroup on the coordinator knows a member in the new generation alone. What it keeps goes on for as long as the others
+// take, also where SyncGroup is refused since somebody came, and JoinGroup is waited for once more.
+func TestTree_KeptPartitionsOutlastARebalanceThatTakesLongerThanASession(t *testing.T) {
+	for name, refused := range map[string]bool{"SyncGroup is answered late": false, "SyncGroup is refused, and JoinGroup late": true} {
+		t.Run(name, func(t *testing.T) {
+			inTree(t, func(w *treeWorld) {
+				w.c.topic("orders", 2, 5)
+				w.settings.Assignors, w.settings.RebalanceTimeout = []rebalance.Assignor{rebalance.CooperativeSticky()}, time.Minute
+				w.start()
+				w.sleep(5 * time.Second)
+				late := func(ctx context.Context) error {
+					w.c.with(func() { w.c.rebalancing = refused })
+					select {
+					case <-time.After(4 * w.settings.SessionTimeout):
+					case <-ctx.Done():
+					}
+					return ctx.Err()
+				}
+				if refused {
+					first := true
+					w.c.hook("SyncGroup", func(context.Context) error {
+						if !first {
+							return nil
+						}
+						first = false
+						w.c.hook("JoinGroup", late)
+						return coded("SyncGroup", kafka.RebalanceInProgress)
+					})
+				} else {
+					w.c.hook("SyncGroup", late)
+				}
+				w.c.with(func() { w.c.rebalancing = true })
+				w.sleep(2 * time.Second)
+				w.sleep(3 * w.settings.SessionTimeout)
+				assert.Contains(t, []string{"JOINING", "SYNCING"}, w.state())
+				w.c.produce(at(0), 5)
+				w.sleep(2 * time.Second)
+				assert.Equal(t, upTo(0, 10), w.offsets(at(0)))
+				w.sleep(2 * w.settings.SessionTimeout)
+				assert.Equal(t, "ASSIGNED", w.state())
+				assert.EqualValues(t, 10, w.c.committedAt(at(0)))
+				assert.Equal(t, upTo(0, 10), w.offsets(at(0)))
+				assert.Empty(t, eventsOf[event.PartitionsLost](w))
+			})
+		})
+	}
 }

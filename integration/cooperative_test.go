@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,6 +40,54 @@ func revokedSince(events []int, members ...*member) (out []kafka.TopicPartition)
 	}
 	slices.SortFunc(out, kafka.TopicPartition.Compare)
 	return out
+}
+
+// thinker is an assignor that takes its time when it is told to.
+type thinker struct {
+	rebalance.Assignor
+	next *atomic.Int64
+}
+
+func (a thinker) Assign(members []rebalance.AssignorMember, topics map[string]rebalance.TopicInfo) map[string][]kafka.TopicPartition {
+	pause(time.Duration(a.next.Swap(0)))
+	return a.Assignor.Assign(members, topics)
+}
+
+// The coordinator knows a member in the new generation alone from the JoinGroup on: what is kept is not lost to how long SyncGroup takes.
+func TestPartitionsThatStayOutlastAGroupLeaderThatThinksForLongerThanASession(t *testing.T) {
+	everywhere(t, leaderThinks)
+}
+
+func leaderThinks(t *testing.T, b broker) {
+	const partitions, session = 4, 6 * time.Second
+	topic, group, l := unique(t, "topic"), unique(t, "group"), newLedger()
+	b.CreateTopic(t, topic, partitions)
+	assignor := thinker{Assignor: rebalance.CooperativeSticky(), next: new(atomic.Int64)}
+	c := config(b, group)
+	c.Assignors, c.SessionTimeout = []rebalance.Assignor{assignor}, session
+	one, two := spawn(t, c, api.Handle(topic, l.note("one"))), spawn(t, c, api.Handle(topic, l.note("two")))
+	settled(t, partitions, one, two)
+	stop := stream(t, b, topic, partitions)
+	defer stop()
+	before := ownership(one, two)
+	assignor.next.Store(int64(2*session + time.Second))
+	require.NoError(t, one.Rejoin(requestContext(t), "test"))
+	eventually(t, patience, "the leader thinks", func() bool { return assignor.next.Load() == 0 })
+	pause(session + session/2)
+	handled := l.distinct()
+	eventually(t, session/2, "what stays is handled on", func() bool { return l.distinct() > handled })
+	require.Equal(t, before, ownership(one, two))
+	settled(t, partitions, one, two)
+	n := stop()
+	eventually(t, patience, "every record handled", func() bool { return l.distinct() == n })
+	allCommitted(t, b, topic, group)
+	require.Equal(t, before, ownership(one, two))
+	for _, m := range []*member{one, two} {
+		m.mustClose(t)
+		require.Empty(t, told[event.PartitionsLost](m))
+	}
+	l.noOverlap(t)
+	require.Empty(t, l.repeated())
 }
 
 // longestGap is the longest time in a span in which no record of a partition was begun.

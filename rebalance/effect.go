@@ -64,6 +64,14 @@ type EnterGeneration struct {
 	Early bool
 }
 
+// JoinGeneration: JoinGroup was answered while a generation entered before is still in force, for what is kept over the rebalance.
+// The coordinator counts the member's session in this one now, and refuses heartbeats of the other: they go on with this one.
+// Commits wait for [EnterGeneration].
+type JoinGeneration struct {
+	Generation kafka.Generation
+	MemberID   string
+}
+
 // LeaveGeneration: the membership is gone (lost or left): heartbeats stop, nothing may be committed with it.
 type LeaveGeneration struct{ Cause error }
 
@@ -123,6 +131,7 @@ func (SendLeave) memberEffect()        {}
 func (HoldCommits) memberEffect()      {}
 func (ResumeCommits) memberEffect()    {}
 func (EnterGeneration) memberEffect()  {}
+func (JoinGeneration) memberEffect()   {}
 func (LeaveGeneration) memberEffect()  {}
 func (AssignPartitions) memberEffect() {}
 func (MissPartitions) memberEffect()   {}

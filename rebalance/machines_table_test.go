@@ -209,6 +209,7 @@ var pulseNow = epoch0.Add(time.Hour)
 
 var pulseInputs = map[string]PulseInput{
 	"PulseEnter":    PulseEnter{Generation: 6},
+	"PulseJoin":     PulseJoin{Generation: 6},
 	"PulseLeave":    PulseLeave{},
 	"PulseAnswered": PulseAnswered{SentAt: pulseNow},
 	"PulseNudge":    PulseNudge{},
@@ -218,16 +219,19 @@ var pulseInputs = map[string]PulseInput{
 const pulseTable = `
 IDLE PulseAnswered: - in IDLE
 IDLE PulseEnter: - in BEATING
+IDLE PulseJoin: - in IDLE
 IDLE PulseLeave: - in IDLE
 IDLE PulseNudge: - in IDLE
 IDLE PulseTick: - in IDLE
 BEATING PulseAnswered: SendHeartbeat in BEATING
 BEATING PulseEnter: - in BEATING
+BEATING PulseJoin: SendHeartbeat in BEATING
 BEATING PulseLeave: - in IDLE
 BEATING PulseNudge: SendHeartbeat in BEATING
 BEATING PulseTick: SendHeartbeat in BEATING
 LAPSED PulseAnswered: - in LAPSED
 LAPSED PulseEnter: - in BEATING
+LAPSED PulseJoin: - in LAPSED
 LAPSED PulseLeave: - in IDLE
 LAPSED PulseNudge: - in LAPSED
 LAPSED PulseTick: - in LAPSED

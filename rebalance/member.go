@@ -92,7 +92,8 @@ type Member struct {
 	epoch   kafka.AssignmentEpoch
 
 	memberID string
-	// generation is that of the last JoinGroup answered, entered that of the last EnterGeneration still in force.
+	// generation is that of the last JoinGroup answered, entered that of the last EnterGeneration still in force. While there is
+	// one, heartbeats are for generation.
 	generation, entered kafka.Generation
 	leaderID, protocol  string
 	// previous is what the member was last given, in previousGeneration: what an eager member that has given everything up

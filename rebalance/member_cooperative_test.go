@@ -36,7 +36,7 @@ func TestCooperativeMemberKeepsItsPartitionsOverAJoinGroup(t *testing.T) {
 	if err != nil || len(subscription.Owned) != 2 || subscription.Generation != 1 {
 		t.Errorf("tells %+v, %v", subscription, err)
 	}
-	r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(2, "other"), ">SYNCING JoinGeneration SendSync")
 	r.step(r.syncOK(tp("t", 0), tp("t", 1)), "EnterGeneration >ASSIGNING AssignPartitions(0) >ASSIGNED")
 	if !slices.Equal(r.m.Granted(), before) {
 		t.Errorf("kept partitions have other epochs: %v, before %v", r.m.Granted(), before)
@@ -49,7 +49,7 @@ func TestCooperativeMemberKeepsItsPartitionsOverAJoinGroup(t *testing.T) {
 func TestCooperativeMemberGivesUpWhatMovesInTheNewGenerationAndJoinsAgain(t *testing.T) {
 	r := coopRig(t).settled()
 	r.step(r.heartbeat(kafka.RebalanceInProgress), ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
-	r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(2, "other"), ">SYNCING JoinGeneration SendSync")
 	r.step(r.syncOK(tp("t", 1), tp("t", 2)), "EnterGeneration >ASSIGNING AssignPartitions(1) >REVOKING RevokePartitions(1)")
 	revoked := find[RevokePartitions](t, r.effects).Grants
 	if len(revoked) != 1 || revoked[0].TopicPartition != tp("t", 0) || revoked[0].Epoch != 1 {
@@ -63,14 +63,14 @@ func TestCooperativeMemberGivesUpWhatMovesInTheNewGenerationAndJoinsAgain(t *tes
 	if reason := find[SendJoin](t, r.effects).Request.Reason; reason != reasonGivenUp {
 		t.Errorf("reason %q", reason)
 	}
-	r.step(r.joinOK(3, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(3, "other"), ">SYNCING JoinGeneration SendSync")
 	r.step(r.syncOK(tp("t", 1), tp("t", 2)), "EnterGeneration >ASSIGNING AssignPartitions(0) >ASSIGNED")
 }
 
 func TestCooperativeMemberDeclaresLostWhatIsNotReleasedAndKeepsTheRest(t *testing.T) {
 	r := coopRig(t).settled()
 	r.step(r.heartbeat(kafka.RebalanceInProgress), ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
-	r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(2, "other"), ">SYNCING JoinGeneration SendSync")
 	r.step(r.syncOK(tp("t", 1)), "EnterGeneration >ASSIGNING AssignPartitions(0) >REVOKING RevokePartitions(1)")
 	r.tickDue("Refused LosePartitions(1) >REVOKED >JOINING HoldCommits SendJoin")
 	if owned := r.m.Granted(); len(owned) != 1 || owned[0].TopicPartition != tp("t", 1) {
@@ -98,13 +98,38 @@ func TestCooperativeMemberWhoseSessionEndsWhileItJoinsLosesEverything(t *testing
 	r.step(SessionExpired{Generation: 1}, "LosePartitions(2) LeaveGeneration >UNJOINED >JOINING SendJoin")
 }
 
+// The coordinator refuses heartbeats of the generation before from the JoinGroup on, however long SyncGroup and the next JoinGroup take.
+func TestCooperativeMemberIsAliveByTheGenerationThatItJoined(t *testing.T) {
+	joined := func() *rig {
+		r := coopRig(t).settled()
+		r.step(r.heartbeat(kafka.RebalanceInProgress), ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
+		r.step(r.joinOK(2, "other"), ">SYNCING JoinGeneration SendSync")
+		if join := find[JoinGeneration](t, r.effects); join.Generation != 2 || join.MemberID != r.m.MemberID() {
+			t.Errorf("%+v", join)
+		}
+		r.step(HeartbeatAnswered{Generation: 2}, "")
+		r.step(r.syncError(kafka.RebalanceInProgress), ">JOINING HoldCommits SendJoin")
+		r.step(HeartbeatAnswered{Generation: 2, Err: kafka.RebalanceInProgress}, "")
+		r.step(HeartbeatAnswered{Generation: 1, Err: kafka.UnknownMemberID}, "") // it was under way; the next one says the same
+		return r.in(StateJoining)
+	}
+	const gone = "LosePartitions(2) LeaveGeneration >UNJOINED >JOINING" // and JoinGroup after a backoff
+	joined().step(HeartbeatAnswered{Generation: 2, Err: kafka.UnknownMemberID}, gone)
+	joined().step(SessionExpired{Generation: 2}, gone)
+	joined().step(SessionExpired{Generation: 1}, gone) // it was over before the heartbeats heard of the next generation
+	r := joined()
+	r.step(r.joinOK(3, "other"), ">SYNCING JoinGeneration SendSync")
+	r.step(r.syncOK(tp("t", 0), tp("t", 1)), "EnterGeneration >ASSIGNING AssignPartitions(0) >ASSIGNED")
+	r.step(HeartbeatAnswered{Generation: 2, Err: kafka.UnknownMemberID}, "").step(SessionExpired{Generation: 2}, "").in(StateAssigned)
+}
+
 // Between JoinGroup and EnterGeneration there is no generation to commit the last offsets with.
 func TestCooperativeMemberThatLeavesWhileItJoinsDoesSoInTheNextGeneration(t *testing.T) {
 	r := coopRig(t).settled()
 	leave := Leave{DrainUntil: r.now.Add(5 * time.Second), Deadline: r.now.Add(10 * time.Second)}
 	r.step(r.heartbeat(kafka.RebalanceInProgress), ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
 	r.step(leave, "")
-	r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(2, "other"), ">SYNCING JoinGeneration SendSync")
 	r.step(r.syncOK(tp("t", 1), tp("t", 2)), "EnterGeneration >ASSIGNING AssignPartitions(1) >LEAVING RevokePartitions(3)")
 	granted := r.m.Granted()
 	r.step(PartitionReleased(granted[0]), "")
@@ -116,7 +141,7 @@ func TestCooperativeMemberThatLeavesWhileItJoinsDoesSoInTheNextGeneration(t *tes
 func TestCooperativeMemberThatLeavesWhileItJoinsWaitsForHalfOfTheDrain(t *testing.T) {
 	r := coopRig(t).settled()
 	r.step(r.heartbeat(kafka.RebalanceInProgress), ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
-	r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(2, "other"), ">SYNCING JoinGeneration SendSync")
 	r.step(Leave{DrainUntil: r.now.Add(6 * time.Second), Deadline: r.now.Add(10 * time.Second)}, "")
 	r.step(Leave{DrainUntil: r.now.Add(4 * time.Second), Deadline: r.now.Add(20 * time.Second)}, "") // the sooner of each counts
 	if at, ok := r.m.Deadline(); !ok || at.Sub(r.now) != 2*time.Second {
@@ -158,13 +183,13 @@ func TestCooperativeMemberThatLeavesDoesNotWaitForAJoinGroupThatIsNotUnderWay(t 
 func TestCooperativeMemberWithADamagedAssignmentGivesUpEverythingOnce(t *testing.T) {
 	r := coopRig(t).settled()
 	r.step(r.heartbeat(kafka.RebalanceInProgress), ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
-	r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(2, "other"), ">SYNCING JoinGeneration SendSync")
 	damaged := SyncAnswered{Seq: r.m.seq, Response: SyncResponse{Protocol: "range", Assignment: []byte{0, 1, 0xff, 0xff}}}
 	r.step(damaged, "Refused EnterGeneration >ASSIGNING AssignPartitions(0) >REVOKING RevokePartitions(2)")
 	revoked := find[RevokePartitions](t, r.effects).Grants
 	r.step(PartitionReleased(revoked[0]), "")
 	r.step(PartitionReleased(revoked[1]), ">REVOKED >JOINING HoldCommits SendJoin")
-	r.step(r.joinOK(3, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(3, "other"), ">SYNCING JoinGeneration SendSync")
 	damaged.Seq = r.m.seq
 	r.step(damaged, "Refused EnterGeneration >ASSIGNING AssignPartitions(0) >ASSIGNED")
 }

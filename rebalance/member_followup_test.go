@@ -40,7 +40,7 @@ func TestLeaderAsksForTheRebalanceThatAHeldBackPartitionWaitsFor(t *testing.T) {
 	}
 	// Whoever owned it was started anew, with the same group instance id, and does not join again.
 	r.tickDue(">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
-	r.step(r.ledBy(2, tp("t", 1)), ">SYNCING QueryTopics")
+	r.step(r.ledBy(2, tp("t", 1)), ">SYNCING JoinGeneration QueryTopics")
 	r.step(TopicsKnown{Seq: r.m.seq, Partitions: map[string]TopicInfo{"t": {Partitions: 2}}}, "SendSync")
 	r.step(r.given(tp("t", 0)), "EnterGeneration >ASSIGNING AssignPartitions(1)")
 	if at, ok := r.m.Deadline(); ok {
@@ -71,7 +71,7 @@ func TestReturningStaticLeaderOfACooperativeGroupHasItAssignAnewOnce(t *testing.
 	r.step(r.given(tp("t", 0)), "EnterGeneration >ASSIGNING AssignPartitions(1)")
 	r.step(PartitionStarted(r.m.Granted()[0]), ">ASSIGNED")
 	r.tickDue(">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
-	r.step(r.ledBy(6, tp("t", 1)), ">SYNCING QueryTopics")
+	r.step(r.ledBy(6, tp("t", 1)), ">SYNCING JoinGeneration QueryTopics")
 	r.step(TopicsKnown{Seq: r.m.seq, Partitions: map[string]TopicInfo{"t": {Partitions: 2}}}, "SendSync")
 	r.step(r.given(tp("t", 0)), "EnterGeneration >ASSIGNING AssignPartitions(0) >ASSIGNED")
 	if at, ok := r.m.Deadline(); ok {

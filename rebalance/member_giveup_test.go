@@ -180,7 +180,7 @@ func TestGiveUpWhileTheMemberJoinsAgainWaitsForItsPlace(t *testing.T) {
 		return r.step(r.heartbeat(kafka.RebalanceInProgress), ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
 	}
 	r := joining(t).step(r0GiveUp(), "").step(r0GiveUp(), "")
-	r.step(r.joinOK(6, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(6, "other"), ">SYNCING JoinGeneration SendSync")
 	r.step(r.syncOK(tp("t", 0), tp("t", 1)), "EnterGeneration >ASSIGNING AssignPartitions(0) >LEAVING RevokePartitions(2)")
 	r.releaseAll(r.m.Granted(), "SendLeave").step(LeaveAnswered{Seq: r.m.seq}, "LeaveGeneration >UNJOINED GaveUp")
 

@@ -118,6 +118,9 @@ func (m *Member) joinAnswered(now time.Time, in JoinAnswered) error {
 	if err := m.move(StateSyncing, "JoinGroup answered", nil); err != nil {
 		return err
 	}
+	if m.entered != kafka.NoGeneration {
+		m.emit(JoinGeneration{Generation: m.generation, MemberID: m.memberID})
+	}
 	if m.leads() {
 		m.readRoster(in.Response.Members)
 		if !in.Response.SkipAssignment {

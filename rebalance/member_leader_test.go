@@ -201,7 +201,7 @@ func TestChangeDuringARebalanceIsRemembered(t *testing.T) {
 	r.step(r.syncOK(tp("t", 0)), "EnterGeneration >ASSIGNING AssignPartitions(1) >REVOKING RevokePartitions(1)")
 	r.releaseAll(r.m.Granted(), ">REVOKED >JOINING HoldCommits SendJoin")
 	r.step(Rejoin{Cause: "subscription changed"}, "") // the JoinGroup is out already
-	r.step(r.joinOK(6, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(6, "other"), ">SYNCING JoinGeneration SendSync")
 	r.step(r.syncOK(), "EnterGeneration >ASSIGNING AssignPartitions(0) >REVOKING >REVOKED >JOINING HoldCommits SendJoin")
 	if got := find[SendJoin](t, r.effects).Request.Reason; got != "subscription changed" {
 		t.Errorf("reason %q", got)

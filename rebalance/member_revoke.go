@@ -150,7 +150,7 @@ func (m *Member) loseOverdue() {
 }
 
 func (m *Member) heartbeatAnswered(now time.Time, in HeartbeatAnswered) error {
-	if in.Generation != m.entered || m.entered == kafka.NoGeneration {
+	if in.Generation != m.generation || m.entered == kafka.NoGeneration {
 		return nil
 	}
 	if in.Err == nil {
@@ -229,7 +229,8 @@ func (m *Member) generationGone(now time.Time, cause string, err error) error {
 }
 
 func (m *Member) sessionExpired(now time.Time, in SessionExpired) error {
-	if in.Generation != m.entered || m.entered == kafka.NoGeneration {
+	// One session lasts from the generation entered to the one joined; it may have ended before the heartbeats heard of the latter.
+	if in.Generation < m.entered || in.Generation > m.generation || m.entered == kafka.NoGeneration {
 		return nil
 	}
 	switch m.state {

@@ -34,7 +34,7 @@ func TestEagerRebalanceRevokesEverythingBeforeJoining(t *testing.T) {
 	if join.Request.Reason != "heartbeat: REBALANCE_IN_PROGRESS (27)" {
 		t.Errorf("reason %q", join.Request.Reason)
 	}
-	r.step(r.joinOK(6, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(6, "other"), ">SYNCING JoinGeneration SendSync")
 	r.step(r.syncOK(tp("t", 1)), "EnterGeneration >ASSIGNING AssignPartitions(1)")
 	if grants := r.m.Granted(); len(grants) != 1 || grants[0] != (Grant{tp("t", 1), 3}) {
 		t.Errorf("a partition that came back has no fresh epoch: %v", grants)
@@ -60,7 +60,7 @@ func TestRepeatedRebalanceInProgressSendsOneJoinGroup(t *testing.T) {
 	for range 5 {
 		r.step(r.heartbeat(kafka.RebalanceInProgress), "")
 	}
-	r.step(r.joinOK(6, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(6, "other"), ">SYNCING JoinGeneration SendSync")
 	r.step(r.heartbeat(kafka.IllegalGeneration), "")
 	r.step(CommitFenced{Generation: 5, Err: kafka.IllegalGeneration}, "")
 	if r.joins != 2 {

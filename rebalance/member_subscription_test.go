@@ -50,7 +50,7 @@ func TestATopicMoreIsAskedForInANewRebalance(t *testing.T) {
 func TestATopicThatIsGoneIsLeftToTheLeader(t *testing.T) {
 	r := coopRig(t).settled()
 	r.step(SubscriptionChanged{Topics: []string{"t", "u"}}, ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
-	r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(2, "other"), ">SYNCING JoinGeneration SendSync")
 	r.step(r.syncOK(tp("t", 0), tp("t", 1)), "EnterGeneration >ASSIGNING AssignPartitions(0) >ASSIGNED")
 	r.step(SubscriptionChanged{Topics: []string{"t"}, Gone: []string{"u"}}, "").in(StateAssigned)
 	r.step(SubscriptionChanged{Topics: []string{"t"}}, "").in(StateAssigned)
@@ -66,7 +66,7 @@ func TestATopicNoLongerWantedIsGivenUp(t *testing.T) {
 	if got := find[SendJoin](t, r.effects).Request.Reason; got != "subscribed to u" {
 		t.Errorf("reason %q", got)
 	}
-	r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(2, "other"), ">SYNCING JoinGeneration SendSync")
 	r.step(r.syncOK(tp("u", 0)), "EnterGeneration >ASSIGNING AssignPartitions(1) >REVOKING RevokePartitions(2)")
 	r = coopRig(t).settled()
 	r.step(SubscriptionChanged{}, ">REVOKING >REVOKED >JOINING HoldCommits SendJoin")
@@ -116,7 +116,7 @@ func TestATopicLetGoIsRevokedBeforeTheMemberJoinsAgain(t *testing.T) {
 	if got := r.asked(); !slices.Equal(got, []string{"t", "u"}) {
 		t.Errorf("asks for %v", got)
 	}
-	r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
+	r.step(r.joinOK(2, "other"), ">SYNCING JoinGeneration SendSync")
 	r.step(r.syncOK(tp("t", 0), tp("t", 1)), "EnterGeneration >ASSIGNING AssignPartitions(2)")
 	for i, grant := range r.m.Granted() {
 		if grant.Epoch <= mine[i].Epoch {
@@ -154,7 +154,7 @@ func TestWhatIsHeldOfATopicLetGoDuringARebalanceIsRevokedAtItsEnd(t *testing.T) 
 		if again {
 			r.step(SubscriptionChanged{Topics: []string{"t"}}, "")
 		}
-		r.step(r.joinOK(2, "other"), ">SYNCING SendSync")
+		r.step(r.joinOK(2, "other"), ">SYNCING JoinGeneration SendSync")
 		r.step(r.syncOK(tp("t", 0), tp("t", 1)), "EnterGeneration >ASSIGNING AssignPartitions(0) >REVOKING RevokePartitions(2)")
 		r.releaseAll(mine, ">REVOKED >JOINING HoldCommits SendJoin")
 		if got := len(r.asked()); got != map[bool]int{false: 0, true: 1}[again] {

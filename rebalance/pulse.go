@@ -22,6 +22,10 @@ type PulseEnter struct {
 	Early bool
 }
 
+// PulseJoin has the heartbeats go on for a newer generation of the same membership, at once. The session goes on counting: how long
+// the answer that brought it was under way is not known. It changes nothing when there are none.
+type PulseJoin struct{ Generation kafka.Generation }
+
 // PulseLeave ends heartbeats.
 type PulseLeave struct{}
 
@@ -38,6 +42,7 @@ type PulseNudge struct{}
 type PulseTick struct{}
 
 func (PulseEnter) pulseInput()    {}
+func (PulseJoin) pulseInput()     {}
 func (PulseLeave) pulseInput()    {}
 func (PulseAnswered) pulseInput() {}
 func (PulseNudge) pulseInput()    {}
@@ -160,6 +165,12 @@ func (p *Pulse) handle(now time.Time, in PulseInput) error {
 	switch in := in.(type) {
 	case PulseEnter:
 		return p.enter(now, in)
+	case PulseJoin:
+		if p.state != PulseBeating {
+			return nil
+		}
+		p.generation = in.Generation
+		p.soon(now)
 	case PulseLeave:
 		if p.state == PulseIdle {
 			return nil
@@ -168,8 +179,7 @@ func (p *Pulse) handle(now time.Time, in PulseInput) error {
 	case PulseAnswered:
 		p.answered(now, in)
 	case PulseNudge:
-		// Sent without a wait, but not more often than the early pace, whoever nudges.
-		p.next = earlier(p.next, later(now, p.lastSent.Add(p.shortest())))
+		p.soon(now)
 	case PulseTick:
 	default:
 		return unexpected(in, p.state)
@@ -225,6 +235,11 @@ func (p *Pulse) answered(now time.Time, in PulseAnswered) {
 		return
 	}
 	p.next = now.Add(min(p.config.HeartbeatInterval, pulseRetry))
+}
+
+// soon plans a heartbeat without a wait, but not more often than the early pace, whoever asks.
+func (p *Pulse) soon(now time.Time) {
+	p.next = earlier(p.next, later(now, p.lastSent.Add(p.shortest())))
 }
 
 func (p *Pulse) shortest() time.Duration { return min(p.config.HeartbeatInterval, pulseEarly) }

@@ -60,6 +60,21 @@ func TestHeartbeatsComeOncePerIntervalFromWhenTheyWereSent(t *testing.T) {
 	r.tickDue(9*time.Second, "SendHeartbeat")
 }
 
+func TestHeartbeatsGoOnForTheGenerationThatWasJoinedAndTheSessionCountsOn(t *testing.T) {
+	r := newPulseRig(t).step(PulseEnter{Generation: 5}, "").tickDue(3*time.Second, "SendHeartbeat")
+	r.step(r.answer(kafka.RebalanceInProgress), "")
+	r.wait(time.Second)
+	effects, err := r.p.Step(r.now, PulseJoin{Generation: 6})
+	if sent := find[SendHeartbeat](t, effects); err != nil || sent.Generation != 6 {
+		t.Errorf("%v, %v", effects, err)
+	}
+	r.wait(4*time.Second).step(PulseAnswered{SentAt: r.p.sentAt, Err: errors.New("cut")}, "")
+	r.now = epoch0.Add(12 * time.Second) // ten after the last one that was answered was sent, and more
+	r.step(PulseTick{}, "SendHeartbeat")
+	r.tickDue(13*time.Second, "SessionLapsed")
+	r.step(PulseJoin{Generation: 7}, "")
+}
+
 func TestSuccessCountsFromWhenItWasSent(t *testing.T) {
 	r := newPulseRig(t).step(PulseEnter{Generation: 5}, "").tickDue(3*time.Second, "SendHeartbeat")
 	r.wait(6*time.Second).step(r.answer(nil), "SendHeartbeat")

@@ -350,13 +350,17 @@ func (c *checker) joining(g *groupShell, id string) {
 	}
 }
 
+// calm reports whether nothing that may cost somebody the membership has gone wrong for long.
+func (c *checker) calm() bool {
+	return c.w.disturbedUntil == 0 || c.w.at-c.w.disturbedUntil > int64(2*c.w.script.Session+2*c.w.script.Rebalance+c.w.script.Request)
+}
+
 // expired is called when the coordinator puts a member out. Without a fault that explains it that must not happen to one
 // that is alive, whatever its handlers do.
 func (c *checker) expired(m *groupMember, why string) {
 	p := m.process
 	// A request that was lost may be waited for as long as a JoinGroup may take.
-	calm := c.w.at-c.w.disturbedUntil > int64(2*c.w.script.Session+2*c.w.script.Rebalance+c.w.script.Request)
-	calm = calm || c.w.disturbedUntil == 0
+	calm := c.calm()
 	if p != nil && p.group.member.State() == rebalance.StateLeaving && c.w.script.Callbacks {
 		return // it does not come back, and its callbacks, or those of others, take their time
 	}

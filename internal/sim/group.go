@@ -36,6 +36,8 @@ type groupShell struct {
 	joining *call
 	// knownID is the member id the coordinator gave last, for the checker; retried says that the next JoinGroup is one.
 	knownID string
+	// joined is the generation joined last while another one was in force, for the checker.
+	joined  kafka.Generation
 	retried bool
 	// asked is the JoinGroup or SyncGroup whose answer the member takes, 0 for none; for the checker.
 	asked uint64
@@ -178,7 +180,7 @@ func (g *groupShell) receive(m *message) {
 // told notes for the checker that the coordinator does not know the member id any more, and reports whether another process
 // has taken the member's place.
 func (g *groupShell) told(err error, gen kafka.Generation) (fenced bool) {
-	if gen != g.member.Generation() || gen == kafka.NoGeneration {
+	if entered := g.member.Generation(); entered == kafka.NoGeneration || gen != entered && gen != g.joined {
 		return false
 	}
 	fenced = errors.Is(err, kafka.FencedInstanceID)
@@ -313,6 +315,11 @@ func (g *groupShell) run(effect rebalance.Effect) {
 		}
 		g.w.post(p.heartbeat.box, entered)
 		g.w.post(p.committer.box, entered)
+	case rebalance.JoinGeneration:
+		g.joined = e.Generation
+		if g.w.mutant != MutantOldHeartbeats {
+			g.w.post(p.heartbeat.box, message{kind: messageGenerationJoined, gen: int32(e.Generation), payload: e.MemberID})
+		}
 	case rebalance.LeaveGeneration:
 		g.generation = kafka.NoGeneration
 		left := message{kind: messageGenerationLeft, err: e.Cause}

@@ -107,6 +107,8 @@ const (
 	MutantStaleClaim
 	// MutantKeptRevoked has a cooperative member give up everything in each rebalance, as an eager one does (KEPT).
 	MutantKeptRevoked
+	// MutantOldHeartbeats has heartbeats go on for the generation that was entered when the next one was joined (KEPT).
+	MutantOldHeartbeats
 	// MutantFencedAgain joins anew when another process has taken the place of a static member (STATIC).
 	MutantFencedAgain
 	// MutantGrowthUnseen does not tell the group leader that the topic has changed (PROGRESS).
@@ -194,6 +196,7 @@ var mutantNames = [...]struct{ name, breaks string }{
 	MutantJoinWhileRevoking:   {"join-while-revoking", "G5"},
 	MutantStaleClaim:          {"stale-claim-after-loss", "CLAIM"},
 	MutantKeptRevoked:         {"kept-revoked", "KEPT"},
+	MutantOldHeartbeats:       {"old-heartbeats", "KEPT"},
 	MutantFencedAgain:         {"fenced-joins-again", "STATIC"},
 	MutantGrowthUnseen:        {"growth-unseen", "PROGRESS"},
 	MutantTopicIDIgnored:      {"topic-id-ignored", "LOG G1"},

@@ -239,6 +239,11 @@ func (h *heartbeatShell) receive(m *message) {
 		if h.w.mutant != MutantNoNudge {
 			h.feed(rebalance.PulseNudge{})
 		}
+	case messageGenerationJoined:
+		if h.gen != kafka.NoGeneration {
+			h.member, h.gen = m.payload.(string), kafka.Generation(m.gen)
+			h.feed(rebalance.PulseJoin{Generation: h.gen})
+		}
 	case messageGenerationLeft:
 		h.gen = kafka.NoGeneration
 		h.feed(rebalance.PulseLeave{})

@@ -203,12 +203,18 @@ func (c *checker) drains(s *partitionShell) {
 	}
 }
 
-// loses checks that what a member keeps is not lost to a code that only means that a rebalance is under way.
+// loses checks that what a member keeps is not lost to a code that only means that a rebalance is under way, nor to how long one
+// takes: where nothing goes wrong the session goes on for as long.
 func (c *checker) loses(g *groupShell, e rebalance.LosePartitions) {
-	state := g.before
-	if (state == rebalance.StateJoining || state == rebalance.StateSyncing) &&
-		(errors.Is(e.Cause, kafka.IllegalGeneration) || errors.Is(e.Cause, kafka.RebalanceInProgress)) {
+	state, name := g.before, "G6"
+	if state == rebalance.StateJoining || state == rebalance.StateSyncing {
+		name = "KEPT"
+	}
+	if name == "KEPT" && (errors.Is(e.Cause, kafka.IllegalGeneration) || errors.Is(e.Cause, kafka.RebalanceInProgress)) {
 		c.w.violate("KEPT", fmt.Sprintf("%d partitions lost in %s to %v", len(e.Grants), state, e.Cause))
+	}
+	if errors.Is(e.Cause, rebalance.ErrSessionExpired) && c.calm() && c.w.script.StallPermyriad == 0 {
+		c.w.violate(name, fmt.Sprintf("%d partitions lost in %s though nothing went wrong: %v", len(e.Grants), state, e.Cause))
 	}
 }
 

@@ -77,6 +77,16 @@ func provokeChanges(s *Script) {
 		}
 	case MutantCommitsNotHeld, MutantJoinWhileRevoking, MutantStaleClaim, MutantKeptRevoked:
 		s.Protocols, s.Members = ProtocolCooperative, max(s.Members, 2)
+	case MutantOldHeartbeats:
+		// The group leader dies between JoinGroup and SyncGroup, so that others, who keep partitions, wait for its session to end.
+		s.Protocols, s.Members, s.Static, s.InitialDelay, s.StallPermyriad, s.StuckPermille = ProtocolCooperative, max(s.Members, 2), false, 0, 0, 0
+		s.Session, s.Heartbeat, s.Rebalance, s.Delay = 6*time.Second, 500*time.Millisecond, 30*time.Second, 100*time.Millisecond
+		s.Faults = nil
+		for at := 5 * time.Second; at < s.Horizon*9/10; at += 9 * time.Second {
+			after := 300*time.Millisecond + time.Duration((s.Seed+uint64(at))*2654435761%1000)*time.Millisecond
+			s.Faults = append(s.Faults, Fault{At: at, Kind: FaultRejoin},
+				Fault{At: at + after, Kind: FaultCrash, Member: int(s.Seed) % s.Members, For: time.Second})
+		}
 	case MutantFencedAgain:
 		// Somebody starts a second process with the same instance id.
 		s.Static = true

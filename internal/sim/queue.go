@@ -42,6 +42,7 @@ const (
 	messageKeyReturned
 	messageCoordinatorKnown
 	messageGenerationEntered
+	messageGenerationJoined
 	messageGenerationLeft
 	messageLeaveGroup
 	messageKeyLent
