@@ -17,6 +17,8 @@ type openFlush struct {
 	round uint64
 	// placed: it waits for an offset that was placed, not for one that was offered.
 	placed bool
+	// run is the position epoch that it was asked in.
+	run uint32
 }
 
 func (r *Rounds) flush(now time.Time, in Flush) {
@@ -87,7 +89,7 @@ func (r *Rounds) place(now time.Time, in Place) {
 			l.call, l.gathered = in.Call, now.Add(GatherWait)
 		}
 		r.settle(now, l)
-		r.await(now, openFlush{id: in.ID, lane: l, target: offset.Offset, deadline: in.Deadline, placed: true})
+		r.await(now, openFlush{id: in.ID, lane: l, target: offset.Offset, deadline: in.Deadline, placed: true, run: l.run})
 	}
 	if in.Last {
 		r.gather(in.Call)

@@ -126,6 +126,18 @@ func TestAUsersTextThatIsTooLargeIsATypedErrorAndTheMapGivesWayFirst(t *testing.
 	s.expect(answer(4, tooLarge), "failed 1 attempt 1", "send 5 gen 1 t-0@5") // nothing of the user's is lost
 }
 
+func TestAUsersTextThatIsTooLargeWhenItsUserHasGoneIsLeftOutThoughWhoPlacedAnOffsetBeforeStillWaits(t *testing.T) {
+	s := newScript(t)
+	tooLarge := map[kafka.TopicPartition]error{p0: kafka.OffsetMetadataTooLarge}
+	s.expect(s.placed(1, 9, simMark), "send 1 gen 1 t-0@9"+simMark)
+	second := s.placed(2, 5, simMark+" user x")
+	second.Deadline = s.now
+	s.expect(second, "flushed 2 committed -1 pending 5 ok false")
+	s.expect(answer(1, tooLarge), "send 2 gen 1 t-0@5"+simMark+" user x")
+	s.expect(answer(2, tooLarge), "failed 1 attempt 1", "send 3 gen 1 t-0@5")
+	s.expect(answer(3, nil), "committed t-0@5", "flushed 1 committed 5 pending -1 ok true")
+}
+
 func TestAPlacedOffsetIsRefusedWithATypedErrorUnderManualAndOfAnOldPositionEpoch(t *testing.T) {
 	reason := func(s *script, in Place) error {
 		effects, err := s.rounds.Step(s.now, in)

@@ -147,9 +147,9 @@ func (r *Rounds) refused(now time.Time, l *lane, sent *Offset, err error, whole 
 	}
 }
 
-// awaited reports whether who placed the offset still waits for it.
+// awaited reports whether who placed the offset still waits for it. That who placed one before it waits does not count.
 func (r *Rounds) awaited(l *lane) bool {
-	return slices.ContainsFunc(r.flushes, func(open openFlush) bool { return open.lane == l && open.placed })
+	return slices.ContainsFunc(r.flushes, func(open openFlush) bool { return open.lane == l && open.placed && open.run == l.run })
 }
 
 // withdraw gives up a placed offset, whose caller waits, because of what the user gave along with it, and answers who placed it. What the
