@@ -101,6 +101,9 @@ func (p *partition) placeable(asked kafka.OffsetAndMetadata) error {
 	case !p.machine.CanCommit() || p.tracker == nil:
 		state.Want = "one that is assigned, has its start and was not given up"
 		return state
+	case p.seek != nil: // nothing of the new position is finished, and what was of the old one does not count any more
+		state.State, state.Want = "SEEKING", "the position that was sought must be found out: commit again when Seek has returned"
+		return state
 	case p.intake.unproven:
 		state.Want = "it must be known which incarnation of the topic its offsets are of: try again once it is read"
 		return state

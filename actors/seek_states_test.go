@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/pkg/event"
@@ -258,4 +259,29 @@ func TestSeek_AHandlerThatDoesNotReturnAfterItIsStillOverdue(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestSeek_WhileItsOffsetIsLookedUpNoOtherOneIsTakenForACommit(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		t := w.t
+		w.c.topic("orders", 1, 20)
+		w.start()
+		w.sleep(time.Second)
+		w.c.hook("ListOffsets", func(context.Context) error { return coded("ListOffsets", kafka.NotLeaderForPartition) })
+		first := make(chan error, 1)
+		go func() { first <- w.tree.Seek(context.Background(), rebalance.StartBy(rebalance.ResetEarliest), nil) }()
+		w.sleep(time.Second)
+		state, ok := errors.AsType[*StateError](w.tree.CommitOffsets(t.Context(), []kafka.OffsetAndMetadata{offsetOf(0, 20, "")}))
+		require.True(t, ok)
+		assert.Equal(t, at(0), state.TopicPartition)
+		assert.Equal(t, "SEEKING", state.State)
+		w.c.hook("OffsetCommit", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		w.c.hook("ListOffsets", nil)
+		require.NoError(t, <-first)
+		w.kill("partition-orders-0-1")
+		w.c.hook("OffsetCommit", nil)
+		w.sleep(time.Minute)
+		assert.Equal(t, append(upTo(0, 20), upTo(0, 20)...), w.offsets(at(0)), "it begins where it was sought")
+		assert.Equal(t, int64(20), w.c.committedAt(at(0)))
+	})
 }

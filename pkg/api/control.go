@@ -65,7 +65,7 @@ func (c *Consumer) CommitAsync(ctx context.Context, partitions ...kafka.TopicPar
 // (*actors.UnassignedError), a topic has no handler (actors.ErrNotSubscribed), or beside [Assign] (actors.ErrNoGroup) and
 // under commit.Manual() (commit.ErrManual). After that each partition stands for itself; the error has, joined, what failed, and the
 // others are committed: an *actors.OffsetError for an offset above what is finished, with the highest one allowed; an
-// *actors.StateError for a partition that has no start yet or was given up meanwhile; a *commit.FlushError where the coordinator
+// *actors.StateError for a partition that has no start yet, whose position is being sought, or that was given up meanwhile; a *commit.FlushError where the coordinator
 // did not confirm, which then stays due, or takes no metadata of that length (commit.ErrMetadataTooLarge), which then is given
 // up. It may be called inside of a handler. (Java: KafkaConsumer.commitSync with offsets.)
 func (c *Consumer) CommitOffsets(ctx context.Context, offsets ...kafka.OffsetAndMetadata) error {
