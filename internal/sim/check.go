@@ -40,6 +40,12 @@ type truth struct {
 	// last before the run began.
 	stored int64
 	order  int
+	// begun is where the run began, lowest the lowest offset that may be committed of it but where a user placed one; placed are those,
+	// by position epoch. passed are the records that a seek forward, or a Skip, passed over and that nothing was stored above yet;
+	// taken are those that were skipped in this run.
+	begun, lowest int64
+	placed        map[uint32]int64
+	passed, taken map[int]struct{}
 }
 
 func newChecker(w *World) checker {
@@ -145,6 +151,9 @@ func (c *checker) recordStarted(d *delivery, i int) {
 		c.w.stats.Kept++
 	}
 	index := t.log.index(d.offset(i))
+	if _, taken := t.taken[index]; taken {
+		c.w.violate("SKIP", fmt.Sprintf("%s epoch %d: offset %d is handled, which was skipped", tpOf(s.part), s.epoch, d.offset(i)))
+	}
 	if d.engine != nil {
 		c.laneStarted(d, index)
 	} else if !c.w.script.AnyOrder && index != t.floor {
@@ -272,11 +281,15 @@ func (c *checker) stored(p *process, offset *commit.Offset, before int64) commit
 		c.w.violate("G4", fmt.Sprintf("%s: commit of epoch %d, which never began", name, offset.Epoch))
 		return last
 	}
+	c.passOver(t, offset.Offset)
+	c.placedStored(p, offset)
 	mark := commitMark{leaderEpoch: offset.LeaderEpoch, line: t.log, process: p, epoch: offset.Epoch, run: offset.PositionEpoch}
-	// An offset may fall below one of a log that is gone, and where the position was set back.
-	falls := last.line != nil && last.line.topicID != t.log.topicID ||
+	// An offset may fall below one of a log that is gone, or that says so of itself, and where the position was set back.
+	falls := last.line != nil && last.line.topicID != t.log.topicID || ofAnotherTopic(c.w.coordinator.texts[part], t.log.topicID) ||
 		offset.PositionEpoch > 0 && !(last.process == p && last.epoch == offset.Epoch && last.run == offset.PositionEpoch)
 	switch {
+	case offset.Offset < t.lowest && !t.isPlaced(offset):
+		c.w.violate("SEEK", fmt.Sprintf("%s epoch %d: %d stored of a run that began at %d", name, t.epoch, offset.Offset, t.begun))
 	case offset.Offset > t.log.limit(t.floor):
 		c.w.violate("G3", fmt.Sprintf("%s epoch %d: %d stored, %d is not acknowledged", name, t.epoch, offset.Offset, t.log.limit(t.floor)))
 	case offset.Offset > t.log.limit(t.log.floor):
@@ -293,7 +306,7 @@ func (c *checker) stored(p *process, offset *commit.Offset, before int64) commit
 	}
 	t.stored = offset.Offset
 	if offset.Metadata != "" {
-		c.storedMap(offset, t.log)
+		c.storedMap(offset, t)
 	}
 	return mark
 }
@@ -327,7 +340,7 @@ func (c *checker) released(s *partitionShell, e rebalance.Release) {
 	if e.Lost || s.tracker == nil || s.orphaned {
 		return
 	}
-	inside := s.delivery != nil || s.engine != nil && s.engine.lanes.Claimed() > 0
+	inside := s.delivery != nil || s.left != nil || s.engine != nil && s.engine.lanes.Claimed() > 0
 	if inside && s.process.at() < s.drainUntil {
 		c.w.violate("G5", fmt.Sprintf("%s epoch %d: released %v before the end of the drain with a handler inside",
 			tpOf(s.part), s.epoch, time.Duration(s.drainUntil-s.process.at())))

@@ -76,7 +76,7 @@ func (c *checker) finished(t *truth, index int, stale bool) {
 // mapSkipped checks that a record that the offset map calls finished was acknowledged by somebody.
 func (c *checker) mapSkipped(s *partitionShell, offset int64) {
 	index := s.truth.log.index(offset)
-	if !s.truth.log.handled[index] {
+	if !s.truth.log.done(index) {
 		c.w.violate("G1", fmt.Sprintf("%s epoch %d: %d skipped as finished, and nobody ever acknowledged it", tpOf(s.part), s.epoch, offset))
 	}
 	c.w.stats.Skipped++
@@ -85,7 +85,8 @@ func (c *checker) mapSkipped(s *partitionShell, offset int64) {
 
 // storedMap checks the offset map beside an offset that is stored: every record in it was acknowledged under its epoch, or
 // by whoever wrote the map that the epoch started with.
-func (c *checker) storedMap(offset *commit.Offset, l *partitionLog) {
+func (c *checker) storedMap(offset *commit.Offset, t *truth) {
+	l := t.log
 	m, err := commit.ParseMetadata(offset.Metadata, offset.Offset)
 	if err != nil {
 		c.w.violate("STATE", err.Error())
@@ -97,7 +98,8 @@ func (c *checker) storedMap(offset *commit.Offset, l *partitionLog) {
 	for i := range m.Map.Runs() {
 		first, last := m.Map.Run(i)
 		for index := l.index(first); index < len(l.records) && l.records[index].Offset <= last; index++ {
-			if l.records[index].Offset >= l.start && !l.handled[index] {
+			c.passed(t, index)
+			if l.records[index].Offset >= l.start && !l.done(index) {
 				c.w.violate("G3", fmt.Sprintf("%s: the map beside %d says %d is finished, and nobody acknowledged it",
 					offset.TopicPartition, offset.Offset, l.records[index].Offset))
 			}
@@ -160,6 +162,10 @@ type laneCommits struct {
 	// placed is the last offset that a user committed, placedRun its position epoch, 0 for none.
 	placed    int64
 	placedRun uint32
+	// call and placedPart are what it came with, run is the latest position epoch that the committer has heard of.
+	call       *placing
+	placedPart *placedPart
+	run        uint32
 }
 
 // sending checks that a round goes out only when the strategy asks for it, or a flush does.

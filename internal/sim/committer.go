@@ -101,9 +101,15 @@ func (c *committerShell) receive(m *message) {
 		c.lookupAlarm.set = false
 		c.lookupNext()
 	case messageOffered:
-		c.feed(commit.Offered{Offset: *m.payload.(*commit.Offset)})
+		offered := m.payload.(*commit.Offset)
+		c.heard(int(offered.TopicPartition.Partition), offered.Epoch, offered.PositionEpoch)
+		c.feed(commit.Offered{Offset: *offered})
 	case messagePlaced:
 		c.place(m)
+	case messagePositionLeft:
+		c.heard(int(m.part), kafka.AssignmentEpoch(m.epoch), uint32(m.seq))
+		c.feed(commit.Rewound{TopicPartition: tpOf(int(m.part)), Epoch: kafka.AssignmentEpoch(m.epoch), PositionEpoch: uint32(m.seq)})
+		c.sendUnsent()
 	case messageFlushWanted:
 		c.nextID++
 		c.flushes[c.nextID] = flushOwner{shell: m.payload.(*partitionShell), id: m.seq}
@@ -154,6 +160,7 @@ func (c *committerShell) feed(in commit.Input) {
 				c.w.violate("G8", "a second round while one is in flight")
 			}
 			c.w.check.sending(c, &e.Round)
+			c.w.check.together(c, &e.Round)
 			c.unsent = &e.Round
 			c.sendUnsent()
 		case commit.Committed:

@@ -189,6 +189,9 @@ func (e *engine) end(givesGate bool) {
 	e.left()
 }
 
+// working reports whether something is claimed, or can be.
+func (e *engine) working() bool { return e.lanes.Claimed() > 0 || e.lanes.Ready() > 0 && !e.stopped }
+
 // cancel ends the context of the calls that run.
 func (e *engine) cancel() {
 	for _, d := range e.calls {
@@ -203,6 +206,9 @@ func (e *engine) left() {
 	if e.ended && len(e.calls) == 0 && e.givesGate {
 		e.givesGate = false
 		e.shell.process.leaveGate(e.shell.part, e.shell.epoch)
+		if e.shell.left == e {
+			e.shell.w.post(e.shell.box, message{kind: messageEngineLeft, payload: e})
+		}
 	}
 }
 
@@ -262,9 +268,9 @@ func (e *engine) settleLocked(w *worker) {
 		seq := d.claims[i].Seq
 		switch {
 		case world.script.Handler == HandleAsync && i < d.low: // its acknowledgment comes by itself
-		case i < d.low:
+		case i < d.low, slices.Contains(d.taken, seq):
 			e.done(seq)
-		case d.failed && (i == d.low || world.script.Handler == HandleBatch):
+		case d.failed && !d.returns && (i == d.low || world.script.Handler == HandleBatch):
 			e.fail(seq)
 		default:
 			if e.lanes.Return(seq) {

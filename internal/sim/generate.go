@@ -182,6 +182,12 @@ func Generate(seed uint64) Script {
 		}
 	}
 	tokens(&s)
+	if rng := rand.New(rand.NewPCG(s.Seed, 0x5ee)); rng.IntN(3) == 0 {
+		s.ControlEvery = 100*time.Millisecond + time.Duration(rng.Int64N(int64(4*time.Second)))
+		if s.MetadataLimit > 0 && (s.changing() || s.diverging()) {
+			s.MetadataLimit = 4096 // as above
+		}
+	}
 	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int((a.At - b.At) / time.Millisecond) })
 	return s
 }

@@ -36,6 +36,10 @@ type delivery struct {
 	pace       pacer
 	// suspended: take no further record, the user has paused.
 	suspended bool
+	// left: the position was sought elsewhere. cut: a record of it was skipped, so that nothing further begins. taken are the
+	// records of an engine's call that were skipped, returns says that the others come again whatever the call says of them.
+	left, cut, returns bool
+	taken              []uint64
 
 	// engine, worker and claims are those of a call under the key order or without an order; low is how many of the claims
 	// are done, or begun where the handler is asynchronous, since when the call runs, failed what it ended with.
@@ -62,7 +66,7 @@ func (d *delivery) tries(i int) int {
 }
 
 // over reports whether what is acknowledged through the delivery does not count.
-func (d *delivery) over() bool { return d.ended || d.engine != nil && d.engine.ended }
+func (d *delivery) over() bool { return d.ended || d.left || d.engine != nil && d.engine.ended }
 
 // handlerPool is the goroutines that user functions run in.
 type handlerPool struct {
@@ -79,7 +83,7 @@ type handlerPool struct {
 
 // deliverNext gives the handler its next records: those that come again first, then new ones.
 func (s *partitionShell) deliverNext() {
-	if !s.machine.CanDeliver() || s.lost || s.tracker == nil {
+	if !s.machine.CanDeliver() || s.lost || s.tracker == nil || s.sought {
 		return
 	}
 	if s.engine != nil {
@@ -272,6 +276,9 @@ func (p *handlerPool) stale(d *delivery, index int) {
 
 // verdict is an acknowledgment or a refusal of one record, of a handler that settles them in any order.
 func (p *handlerPool) verdict(d *delivery, index int, fails bool) {
+	if d.acked[index] {
+		return // it was skipped meanwhile
+	}
 	d.open--
 	if fails && p.w.mutant != MutantSkipFailed {
 		d.nacks++
@@ -326,9 +333,14 @@ func (s *partitionShell) delivered(d *delivery) {
 		s.w.stats.Stale++
 		return
 	}
+	if d.left {
+		s.ended()
+		s.pump()
+		return
+	}
 	s.collect()
 	s.offer()
-	if d.suspended && s.machine.CanDeliver() {
+	if (d.suspended || d.cut) && s.machine.CanDeliver() {
 		s.keep(d)
 		if s.attempt = 1; len(s.again) == len(d.records) {
 			s.attempt = d.attempt
@@ -361,6 +373,10 @@ func (s *partitionShell) keep(d *delivery) {
 func (s *partitionShell) handlerFailed(d *delivery) {
 	if d != s.delivery {
 		s.w.stats.Stale++
+		return
+	}
+	if d.left || d.cut { // it failed because its context ended, or at the last moment
+		s.delivered(d)
 		return
 	}
 	s.collect()

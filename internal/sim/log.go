@@ -25,8 +25,9 @@ type partitionLog struct {
 
 	// handled says for each record whether any handler ever acknowledged it; floor is the first that none did. They are the
 	// checker's.
-	handled []bool
-	floor   int
+	// passed are those that nobody has to handle any more: a commit was stored above them after a seek forward, or a Skip.
+	handled, passed []bool
+	floor           int
 	// successor is the log that a new leader goes on with: it has the first kept records and ends at cut. Nil for the present
 	// one, and for one of a topic that is gone.
 	successor *partitionLog
@@ -50,7 +51,7 @@ func (l *partitionLog) grow(hole, tail int64, key []byte) {
 	l.records = append(l.records, kafka.Record{
 		Topic: l.tp.Topic, Partition: l.tp.Partition, Offset: offset, LeaderEpoch: l.epoch, Key: key,
 	})
-	l.handled = append(l.handled, false)
+	l.handled, l.passed = append(l.handled, false), append(l.passed, false)
 	l.end = offset + 1 + tail
 }
 
@@ -69,15 +70,27 @@ func (l *partitionLog) limit(index int) int64 {
 
 // raise moves the floor of what was handled.
 func (l *partitionLog) raise() {
-	for l.floor < len(l.records) && (l.handled[l.floor] || l.records[l.floor].Offset < l.start) {
+	for l.floor < len(l.records) && (l.done(l.floor) || l.records[l.floor].Offset < l.start) {
 		l.floor++
 	}
 }
 
+// done reports whether a record was acknowledged, or passed over with a right to.
+func (l *partitionLog) done(index int) bool { return l.handled[index] || l.passed[index] }
+
 // handle notes that some handler has acknowledged a record, also in the logs that it was taken over into.
 func (l *partitionLog) handle(index int) {
+	l.note(index, func(l *partitionLog) []bool { return l.handled })
+}
+
+// pass notes that nobody has to handle a record any more.
+func (l *partitionLog) pass(index int) {
+	l.note(index, func(l *partitionLog) []bool { return l.passed })
+}
+
+func (l *partitionLog) note(index int, where func(*partitionLog) []bool) {
 	for ; l != nil; l = l.successor {
-		l.handled[index] = true
+		where(l)[index] = true
 		l.raise()
 		if index >= l.kept {
 			return
@@ -235,7 +248,7 @@ func (w *World) cut(part, first int) {
 	l := &partitionLog{
 		// Whoever still reads what was there keeps it.
 		tp: old.tp, topicID: old.topicID, records: slices.Clone(old.records[:first]), start: min(old.start, end), end: end, epoch: old.epoch + 1,
-		handled: slices.Clone(old.handled[:first]), floor: min(old.floor, first),
+		handled: slices.Clone(old.handled[:first]), passed: slices.Clone(old.passed[:first]), floor: min(old.floor, first),
 	}
 	for _, e := range old.epochs {
 		if e.from < end || e.from == 0 {

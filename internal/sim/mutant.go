@@ -143,6 +143,20 @@ const (
 	MutantNoAuthority
 	// MutantCallbackOfOldEpoch gives a callback that had to wait the partitions that were lost meanwhile (TOKEN).
 	MutantCallbackOfOldEpoch
+	// MutantFetchedKept delivers what was fetched before a seek (G1, STATE, LOG).
+	MutantFetchedKept
+	// MutantSeekCommitsOld commits the position before a seek forward in the run of the new one (SEEK).
+	MutantSeekCommitsOld
+	// MutantSeeksTooFar goes on one record behind the one that was sought (G1, G3).
+	MutantSeeksTooFar
+	// MutantSkipsTwo skips the record after the one that was asked for as well (G1, G2, G3).
+	MutantSkipsTwo
+	// MutantSkippedStays counts a record as skipped and leaves it with the handler (SKIP).
+	MutantSkippedStays
+	// MutantCommitsHalf places the first half of a commit over several partitions and confirms all of it (PLACED).
+	MutantCommitsHalf
+	// MutantCallNotGathered sends each partition of such a commit by itself (PLACED).
+	MutantCallNotGathered
 	mutantEnd
 )
 
@@ -214,6 +228,13 @@ var mutantNames = [...]struct{ name, breaks string }{
 	MutantHandRevives:         {"hand-revives", "TOKEN"},
 	MutantNoAuthority:         {"no-authority", "TOKEN"},
 	MutantCallbackOfOldEpoch:  {"callback-of-old-epoch", "TOKEN"},
+	MutantFetchedKept:         {"fetched-kept-over-seek", "G1 STATE LOG"},
+	MutantSeekCommitsOld:      {"seek-commits-old-position", "SEEK"},
+	MutantSeeksTooFar:         {"seeks-too-far", "G1 G3"},
+	MutantSkipsTwo:            {"skips-two", "G1 G2 G3"},
+	MutantSkippedStays:        {"skipped-stays", "SKIP"},
+	MutantCommitsHalf:         {"commits-half", "PLACED"},
+	MutantCallNotGathered:     {"call-not-gathered", "PLACED"},
 }
 
 // String returns the mutant's name.

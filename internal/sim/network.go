@@ -66,6 +66,8 @@ type call struct {
 	offset           int64
 	topicID          kafka.TopicID
 	lastEpoch        int32
+	// latest: ListOffsets asks for the end of the log, not for its start.
+	latest bool
 	// proves is true of a fetch that does not wait at the end: its answer shows that the topic's id is the present one.
 	proves bool
 	sentAt time.Time
@@ -164,6 +166,9 @@ func (w *World) arrive(c *call) {
 			c.err = kafka.UnknownTopicOrPartition
 		}
 		c.offset, c.line, c.lastEpoch = l.start, l, l.epochAt(l.start)
+		if c.latest {
+			c.offset, c.lastEpoch = l.end, l.epochAt(l.end-1)
+		}
 		w.reply(c)
 	case apiJoin, apiSync, apiHeartbeat, apiLeave, apiCommit, apiOffsetFetch:
 	}

@@ -83,17 +83,14 @@ func (s *partitionShell) engineSignaled(e *engine) {
 	fresh := e.collect()
 	failures := e.failures
 	e.failures, e.signaled, e.fresh, e.armed = nil, false, 0, false
-	busy := e.lanes.Claimed() > 0 || e.lanes.Ready() > 0 && !e.stopped
+	busy := e.working()
 	if fresh > 0 {
 		s.offer()
 	}
 	for _, seq := range failures {
 		s.laneFailed(seq)
 	}
-	if s.busy && !busy {
-		s.busy = false
-		s.feed(rebalance.DeliveryEnded{})
-	}
+	s.notBusy()
 	if busy {
 		s.w.timeline.push(s.w.at+int64(signalSpacing), eventPost, 0, e)
 	} else {

@@ -64,9 +64,12 @@ type partitionShell struct {
 	fetchFrom int64
 	wanting   *call
 	reset     bool
-	chunks    int
-	intake    alarm
-	failures  int
+	// latest: what is looked up is the end of the log; lookup is the look-up under way.
+	latest   bool
+	lookup   *call
+	chunks   int
+	intake   alarm
+	failures int
 
 	delivery *delivery
 	up       bool
@@ -88,6 +91,7 @@ type partitionShell struct {
 	waiters []*pauseWaiter
 	mapSide
 	actorSide
+	seekSide
 	positionSide
 
 	// drainUntil is the earliest end of a drain asked for, finalTarget what the final commit was to reach; for the checker.
@@ -177,11 +181,15 @@ func (s *partitionShell) receive(m *message) {
 	case messagePauseChanged:
 		s.pauseChanged(m.payload.(*pauseWaiter))
 	case messageSeek:
-		s.seek(int(m.offset))
+		s.seekWanted(seekKind(m.seq), int(m.offset))
+	case messageSkip:
+		s.skipWanted(int(m.seq))
+	case messageEngineLeft:
+		s.engineLeft(m.payload.(*engine))
 	case messageCommitWanted:
 		s.commitWanted(m.at)
 	case messagePlaceWanted:
-		s.placeWanted(int64(m.seq), m.at)
+		s.placeWanted(int64(m.seq), m.at, m.payload.(*placedAt))
 	default:
 		s.w.unknownMessage(s, m)
 	}
@@ -192,6 +200,9 @@ func (s *partitionShell) flushed(m *message) {
 	if i := slices.IndexFunc(s.demands, func(d demand) bool { return d.id == m.seq }); i >= 0 {
 		s.w.check.demanded(s, s.demands[i], m.err)
 		latest := s.demands[i].run == s.positionEpoch
+		if call := s.demands[i].call; call != nil {
+			s.w.check.placeAnswered(call, m.err)
+		}
 		s.demands = slices.Delete(s.demands, i, i+1)
 		if latest {
 			s.placeAnswered(m.err)
@@ -308,7 +319,7 @@ func (s *partitionShell) lose() {
 func (s *partitionShell) requestFinalCommit(deadline int64) {
 	if s.tracker != nil && !s.orphaned {
 		s.collect()
-		if s.offer(); !s.unproven {
+		if s.offer(); !s.unproven && !s.sought {
 			s.finalTarget = s.committable()
 		}
 	}
@@ -365,7 +376,7 @@ func (s *partitionShell) collect() {
 		s.engine.collect()
 	}
 	d := s.delivery
-	if d == nil || s.tracker == nil {
+	if d == nil || s.tracker == nil || d.left {
 		return
 	}
 	if s.w.script.AnyOrder {
@@ -387,7 +398,7 @@ func (s *partitionShell) collect() {
 
 // offer tells the committer that the contiguous point moved.
 func (s *partitionShell) offer() {
-	if s.orphaned || s.unproven || !s.machine.CanCommit() && s.w.mutant != MutantOfferAfterRelease {
+	if s.sought || s.orphaned || s.unproven || !s.machine.CanCommit() && s.w.mutant != MutantOfferAfterRelease {
 		return
 	}
 	offset := s.finishedPoint()

@@ -7,7 +7,7 @@ import (
 
 // want asks for more records when there is room for them.
 func (s *partitionShell) want() {
-	if !s.machine.CanDeliver() || s.wanting != nil || s.intake.set || s.reset || s.rewind != nil || s.chunks >= maxChunks || !s.routed() {
+	if !s.machine.CanDeliver() || s.wanting != nil || s.intake.set || s.reset || s.sought || s.rewind != nil || s.chunks >= maxChunks || !s.routed() {
 		return
 	}
 	s.wanting = &call{
@@ -31,7 +31,7 @@ func (s *partitionShell) routed() bool { return !s.orphaned && s.topicID != kafk
 // called takes the outcome of a fetch or of a look-up.
 func (s *partitionShell) called(c *call) {
 	if c.api == apiListOffsets {
-		if !s.reset || s.orphaned || s.machine.State() >= rebalance.PartitionRevoking {
+		if c != s.lookup || !s.reset || s.orphaned || s.machine.State() >= rebalance.PartitionRevoking {
 			return
 		}
 		if c.err != nil {
@@ -40,6 +40,10 @@ func (s *partitionShell) called(c *call) {
 			return
 		}
 		s.reset, s.failures = false, 0
+		if s.sought {
+			s.soughtFound(c)
+			return
+		}
 		s.lastEpoch = c.lastEpoch
 		s.reposition(c.offset, c.line)
 		return
@@ -64,7 +68,7 @@ func (s *partitionShell) called(c *call) {
 		s.proven()
 		s.pump()
 	case c.err == kafka.OffsetOutOfRange:
-		s.reset = true
+		s.reset, s.latest = true, false
 		s.lookUp()
 	default:
 		s.process.group.doubtLeader(s)
@@ -74,7 +78,8 @@ func (s *partitionShell) called(c *call) {
 
 func (s *partitionShell) lookUp() {
 	if s.routed() {
-		s.w.send(&call{api: apiListOffsets, process: s.process, box: s.box, part: s.part}, s.w.script.Request)
+		s.lookup = &call{api: apiListOffsets, process: s.process, box: s.box, part: s.part, latest: s.latest}
+		s.w.send(s.lookup, s.w.script.Request)
 	}
 }
 

@@ -68,10 +68,7 @@ func (s *partitionShell) pauseChanged(x *pauseWaiter) {
 	if s.paused = s.process.pauses.paused[s.part]; s.paused {
 		if d := s.delivery; d != nil {
 			d.suspended = s.w.mutant != MutantPauseLetsNext
-			if s.runner == d { // it waits for the gate, and nobody should wait for it in turn
-				s.runner = nil
-				s.w.post(s.box, message{kind: messageDelivered, payload: d})
-			}
+			s.haltRunner(d)
 		}
 		if s.engine != nil {
 			s.engine.pause()
@@ -93,7 +90,7 @@ func (s *partitionShell) pausedNow() {
 	}
 	quiet := s.delivery == nil || s.w.script.AnyOrder || s.w.mutant == MutantPauseReturnsEarly
 	if s.engine != nil {
-		quiet = quiet && (s.engine.pause() == 0 || s.w.mutant == MutantPauseReturnsEarly)
+		quiet = quiet && (s.engine.pause() == 0 && s.left == nil || s.w.mutant == MutantPauseReturnsEarly)
 	}
 	if quiet {
 		s.answerPauses()
@@ -115,6 +112,8 @@ const (
 	// userResumes ends every pause of a process.
 	userResumes
 	userPlaces
+	// userControls seeks, skips a record, or commits offsets of several partitions.
+	userControls
 )
 
 // userSoon plans what the users of a process do next.
@@ -125,6 +124,11 @@ func (p *process) userSoon(what int64) {
 		every = p.w.script.PauseEvery
 	case userPlaces:
 		every = p.w.script.PlaceEvery
+	case userControls:
+		if every = p.w.script.ControlEvery; every > 0 {
+			p.w.timeline.push(p.w.at+1+p.w.control.Int64N(2*int64(every)), eventUser, what, p)
+		}
+		return
 	}
 	if every > 0 {
 		p.w.timeline.push(p.w.at+1+p.w.extra.Int64N(2*int64(every)), eventUser, what, p)
@@ -148,6 +152,8 @@ func (p *process) userActs(what int64) {
 	case p.frozen:
 	case what == userPlaces:
 		p.userPlacesNow()
+	case what == userControls:
+		p.userControlsNow()
 	case what == userCommits:
 		for _, v := range p.group.parts {
 			if v != nil && p.free([]int{v.part}) {

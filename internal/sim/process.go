@@ -83,6 +83,7 @@ func (w *World) start(slot int) *process {
 	p.userSoon(userCommits)
 	p.userSoon(userPauses)
 	p.userSoon(userPlaces)
+	p.userSoon(userControls)
 	p.tokenSoon()
 	p.group.feedLink(rebalance.LinkStart{})
 	if w.script.changing() {

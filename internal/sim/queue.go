@@ -81,6 +81,9 @@ const (
 	messageOperated
 	messageCallbackDone
 	messageSeek
+	messageSkip
+	messagePositionLeft
+	messageEngineLeft
 )
 
 // message is one message between actors. Which fields are used depends on the kind.

@@ -74,7 +74,7 @@ func (s *partitionShell) reposition(offset int64, line *partitionLog) {
 	s.rewind = &offset
 	s.forgetPlaced(offset)
 	s.rewound()
-	s.truth.runs = s.positionEpoch
+	s.truth.runs, s.truth.lowest = s.positionEpoch, min(s.truth.lowest, offset)
 	s.offer()
 	if s.engine != nil {
 		s.engine.stop()
@@ -99,7 +99,7 @@ func (s *partitionShell) rewindNow() {
 	s.tracker.StartEpoch(s.lastEpoch)
 	s.forgetPlaced(offset)
 	s.rewound()
-	s.truth = s.w.check.begin(s, offset)
+	s.truth = s.w.check.rewinds(s, offset)
 	s.startEngine()
 	s.restart(offset)
 	s.offer()
@@ -120,7 +120,7 @@ func (c *checker) begin(s *partitionShell, offset int64) *truth {
 	first := line.index(offset)
 	t := &truth{
 		part: s.part, epoch: s.epoch, first: first, next: first, floor: first, stored: kafka.NoOffset, log: line,
-		run: s.positionEpoch, runs: s.positionEpoch, order: c.commits,
+		run: s.positionEpoch, runs: s.positionEpoch, order: c.commits, begun: offset, lowest: offset,
 	}
 	s.process.truths = append(s.process.truths, t)
 	return t

@@ -60,6 +60,8 @@ type Script struct {
 	CommitEvery, PauseEvery, PauseFor time.Duration
 	// PlaceEvery is how often users commit offsets of their own, on average. 0 is never.
 	PlaceEvery time.Duration
+	// ControlEvery is how often users seek, skip a record, or commit offsets of several partitions, on average. 0 is never.
+	ControlEvery time.Duration
 	// TokenEvery is how often users ask for tokens, on average, 0 for never; TokenFor how long they wait at most between two things
 	// that they do, TokenTimeout how long a token is out at most. With Callbacks the callbacks of rebalances take tokens.
 	TokenEvery, TokenFor, TokenTimeout time.Duration
@@ -187,6 +189,7 @@ func (s *Script) fields() []field {
 		{"metadata-limit", &s.MetadataLimit},
 		{"commit-every", &s.CommitEvery},
 		{"place-every", &s.PlaceEvery},
+		{"control-every", &s.ControlEvery},
 		{"pause-every", &s.PauseEvery},
 		{"pause-for", &s.PauseFor},
 		{"token-every", &s.TokenEvery},

@@ -19,7 +19,8 @@ func (w *World) settled() bool {
 		return false
 	}
 	for part, l := range w.logs[:w.topic.count] {
-		if l.floor < len(l.records) || len(l.records) < w.script.Records || !w.committedEnough(part) {
+		// What was sought or skipped counts once it is committed: a strategy that leaves a rest does so at the end.
+		if l.floor < len(l.records) && !w.script.lazy() || len(l.records) < w.script.Records || !w.committedEnough(part) {
 			return false
 		}
 	}
@@ -54,7 +55,7 @@ func (w *World) committedEnough(part int) bool {
 // closed reports whether every consumer has closed and everything is committed.
 func (w *World) closed() bool {
 	for part, l := range w.logs[:w.topic.count] {
-		if w.committedOf(part) != l.end {
+		if w.committedOf(part) != l.end || l.floor < len(l.records) {
 			return false
 		}
 	}

@@ -83,6 +83,7 @@ var reductions = []func(*Script){
 	func(s *Script) { s.CommitEvery = 0 },
 	func(s *Script) { s.PauseEvery = 0 },
 	func(s *Script) { s.PlaceEvery = 0 },
+	func(s *Script) { s.ControlEvery = 0 },
 	func(s *Script) { s.TokenEvery = 0 },
 	func(s *Script) { s.Callbacks = false },
 	func(s *Script) { s.OffsetMap = false },

@@ -39,6 +39,9 @@ func TestFreshSeedsHoldEveryGuarantee(t *testing.T) {
 		total.OperationsRefused == 0 || total.Seeks == 0 || total.Callbacks == 0 {
 		t.Errorf("nobody cares for tokens: %+v", total)
 	}
+	if total.SeeksForward == 0 || total.Passed == 0 || total.Skips == 0 || total.SkipsRefused == 0 || total.PlacedTogether == 0 {
+		t.Errorf("nobody seeks forward, skips, or commits together: %+v", total)
+	}
 	if total.Losses == 0 || total.Overlaps == 0 || total.Stale == 0 || total.Redelivered == 0 {
 		t.Errorf("the histories are too tame: %+v", total)
 	}

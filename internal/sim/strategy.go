@@ -54,7 +54,7 @@ func (s *partitionShell) commitWanted(deadline int64) {
 	s.offer()
 	s.flushID++
 	d := demand{id: s.flushID, target: s.finishedPoint(), run: s.positionEpoch}
-	if s.unproven {
+	if s.unproven || s.sought {
 		d.target = kafka.NoOffset // there is nothing to commit yet
 	}
 	s.demands = append(s.demands, d)
@@ -68,4 +68,6 @@ type demand struct {
 	id     uint64
 	target int64
 	run    uint32
+	// call is the call of CommitOffsets that it is of, nil for none.
+	call *placing
 }

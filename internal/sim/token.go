@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/kafka"
 	"github.com/troupego/troupe/rebalance"
@@ -256,39 +255,25 @@ func (g *groupShell) carryOut(o *operation) {
 				&operation{process: p, right: capability.MayPause, parts: owned, resume: true})
 		}
 	case capability.MayCommit:
+		if g.w.faulty && g.w.script.ControlEvery > 0 && p.w.control.IntN(2) == 0 {
+			p.placeTogether(owned)
+			return
+		}
 		for _, part := range owned {
 			g.w.post(g.parts[part].shell.box, message{kind: messageCommitWanted, at: p.at() + int64(5*time.Second)})
 		}
 	case capability.MaySeek:
 		for _, part := range owned {
-			g.w.post(g.parts[part].shell.box, message{kind: messageSeek, offset: g.w.token.Int64N(6)})
+			back := g.w.token.Int64N(6)
+			if g.w.script.ControlEvery > 0 {
+				p.seek(part)
+				continue
+			}
+			g.w.post(g.parts[part].shell.box, message{kind: messageSeek, seq: uint64(seekBack), offset: back})
 		}
+	case capability.MaySkip:
+		p.skip(owned[p.w.control.IntN(len(owned))])
 	}
-}
-
-// seek goes back by some records below the first one without an acknowledgment, as Tree.Seek does.
-func (s *partitionShell) seek(back int) {
-	if !s.w.faulty || s.w.script.Strategy == StrategyManual || !s.machine.CanDeliver() || s.lost || s.tracker == nil || s.rewind != nil ||
-		s.reset || s.orphaned || s.unproven {
-		return
-	}
-	l := s.truth.log
-	at := max(l.index(s.tracker.Committable())-back, l.index(l.start))
-	if at >= len(l.records) || l.records[at].Offset >= s.tracker.Position() {
-		return
-	}
-	abandon(s.wanting)
-	s.wanting = nil
-	offset := l.records[at].Offset
-	s.lastEpoch = kafka.NoLeaderEpoch
-	for _, e := range l.epochs {
-		if e.from < offset {
-			s.lastEpoch = e.epoch
-		}
-	}
-	s.w.stats.Seeks++
-	s.before = commit.OffsetMap{} // what was finished is to come again, whatever the commit says that this ownership started with
-	s.reposition(offset, l)
 }
 
 // errHolderDied is why the token of a user that is gone is revoked.

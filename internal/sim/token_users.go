@@ -109,7 +109,11 @@ func (x *tokenUsers) some() []int {
 }
 
 func (x *tokenUsers) right() capability.Rights {
-	return []capability.Rights{capability.MaySeek, capability.MayCommit, capability.MayPause, 0}[x.w.token.IntN(4)]
+	right := []capability.Rights{capability.MaySeek, capability.MayCommit, capability.MayPause, 0}[x.w.token.IntN(4)]
+	if right == capability.MaySeek && x.w.script.ControlEvery > 0 && x.w.control.IntN(2) == 0 {
+		return capability.MaySkip
+	}
+	return right
 }
 
 // begin lets somebody ask for a token, or call without one.

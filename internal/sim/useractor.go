@@ -43,6 +43,9 @@ func (s *partitionShell) handOut() {
 // actorSettles is the user's actor's verdict on one record; when it fails, it may be the actor that does.
 func (p *handlerPool) actorSettles(h *handle) {
 	d := h.claim
+	if d.acked[h.at] {
+		return // it was skipped meanwhile
+	}
 	fails := p.w.faulty && p.w.rng.IntN(100) < p.w.script.FailPercent
 	if fails && !d.ended && p.w.extra.IntN(2) == 0 {
 		p.w.post(d.shell.box, message{kind: messageActorFailed, payload: d})

@@ -118,7 +118,7 @@ func (p *handlerPool) haltedAt(d *delivery) bool {
 	if p.w.mutant == MutantPauseLetsNext && d.low > 0 && !d.engine.stopped {
 		return false
 	}
-	return d.engine.halted()
+	return d.cut || d.engine.halted()
 }
 
 // worked is the end of what the user's function did with one record, or with a batch.

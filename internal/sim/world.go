@@ -14,7 +14,9 @@ type Violation struct {
 	// partition was paused. STRATEGY: offsets were sent that no strategy or flush asked for. KEPT: something happened to a partition
 	// that its member keeps over a rebalance. HELD: a commit went out between JoinGroup and SyncGroup. CLAIM: a JoinGroup says
 	// what is not so. STATIC: a static member left, or came back after another process took its place. LOG: records or commits
-	// belong to a log that is another one by now. TOKEN: a partition was under two tokens, or somebody had or used one without a right to.
+	// belong to a log that is another one by now. SEEK: something was stored below where a run of positions began. SKIP: a record
+	// was skipped that was not open, or handled afterwards. PLACED: a commit over several partitions was done by halves. TOKEN: a
+	// partition was under two tokens, or somebody had or used one without a right to.
 	Guarantee string
 	// Text says what happened.
 	Text string
@@ -53,8 +55,11 @@ type Stats struct {
 	// offsets that were stored for what is gone by then.
 	Truncated, Recreated, Stray int
 	// Tokens, TokensRefused and TokensRevoked count the answers to who asked for a token, and those taken from their holders; Handed
-	// those given on, Operations and OperationsRefused control calls, Seeks positions set back, Callbacks those of rebalances.
+	// those given on, Operations and OperationsRefused control calls, Seeks positions sought, Callbacks those of rebalances.
 	Tokens, TokensRefused, TokensRevoked, Handed, Operations, OperationsRefused, Seeks, Callbacks int
+	// SeeksForward counts the seeks beyond what was delivered, Passed the records that seeks passed over unfinished; Skips and SkipsRefused
+	// the answers to Skip, PlacedTogether the commits over several partitions that were confirmed.
+	SeeksForward, Passed, Skips, SkipsRefused, PlacedTogether int
 	// Suspended counts what a process did whose clock had stood still, before its first answer.
 	Suspended int
 }
@@ -101,6 +106,11 @@ func (s *Stats) Add(o Stats) {
 	s.OperationsRefused += o.OperationsRefused
 	s.Seeks += o.Seeks
 	s.Callbacks += o.Callbacks
+	s.SeeksForward += o.SeeksForward
+	s.Passed += o.Passed
+	s.Skips += o.Skips
+	s.SkipsRefused += o.SkipsRefused
+	s.PlacedTogether += o.PlacedTogether
 }
 
 // World is one run of a script.
@@ -112,8 +122,8 @@ type World struct {
 	extra *rand.Rand
 	// change decides what came later still: the protocols, the topic's changes, logs that lose their end under a running owner.
 	change *rand.Rand
-	// token decides what users do with tokens.
-	token *rand.Rand
+	// token decides what users do with tokens, control where they seek, what they skip, and what they commit together.
+	token, control *rand.Rand
 
 	// at is the virtual time since the beginning, now the same as an instant.
 	at       int64
@@ -179,7 +189,7 @@ func newWorld(script Script) *World {
 	w := &World{
 		script: script, mutant: script.Mutant, rng: rand.New(rand.NewPCG(script.Seed, 0xfeed)), now: epochStart, faulty: true,
 		extra: rand.New(rand.NewPCG(script.Seed, 0xf10)), change: rand.New(rand.NewPCG(script.Seed, 0xc4a)),
-		token: rand.New(rand.NewPCG(script.Seed, 0x70c)),
+		token: rand.New(rand.NewPCG(script.Seed, 0x70c)), control: rand.New(rand.NewPCG(script.Seed, 0x5ee)),
 		topic: script.firstTopic(),
 		slots: make([]*process, script.Members), weather: make([]weather, script.Members),
 	}

@@ -173,8 +173,10 @@ func report(s *sim.Stats, took time.Duration) {
 		"records begun beside another one of their partition %d, lanes parked %d, windows closed %d, pauses %d, commits on demand %d, offsets of users %d\n"+
 		"records begun during a JoinGroup or SyncGroup %d, inconsistent protocols %d, static members back without a rebalance %d\n"+
 		"logs found truncated %d, topics made anew %d, offsets stored for what was gone %d, done after a suspension unknown %d\n"+
-		"tokens granted %d, refused %d, revoked %d, handed on %d; control calls carried out %d, refused %d; seeks %d, callbacks %d\n",
+		"tokens granted %d, refused %d, revoked %d, handed on %d; control calls carried out %d, refused %d; seeks %d, callbacks %d\n"+
+		"seeks beyond what was delivered %d, records passed over by seeks %d, skips %d, refused %d, commits over several partitions %d\n",
 		s.Moves, s.Losses, s.Abandoned, s.Stale, s.Overlaps, s.Woken, s.LateCommits, s.Maps, s.TooLarge, s.Ignored, s.Skipped,
 		s.Parallel, s.Parked, s.Closed, s.Pauses, s.Demands, s.Placed, s.Kept, s.Inconsistent, s.Returned, s.Truncated, s.Recreated, s.Stray, s.Suspended,
-		s.Tokens, s.TokensRefused, s.TokensRevoked, s.Handed, s.Operations, s.OperationsRefused, s.Seeks, s.Callbacks)
+		s.Tokens, s.TokensRefused, s.TokensRevoked, s.Handed, s.Operations, s.OperationsRefused, s.Seeks, s.Callbacks,
+		s.SeeksForward, s.Passed, s.Skips, s.SkipsRefused, s.PlacedTogether)
 }
