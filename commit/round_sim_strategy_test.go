@@ -21,8 +21,10 @@ type naiveLane struct {
 	// refused: metadata was too large. again: something was, and is sent anew at once.
 	refused, again bool
 	// run is the position epoch, high the highest offset offered in any; placed is what the user placed and nobody confirmed.
-	run    uint32
-	high   int64
+	run  uint32
+	high int64
+	// from is the position that was sought last.
+	from   int64
 	placed *Offset
 	// withdrawn: who placed it was told that its metadata is too large.
 	withdrawn bool
@@ -178,4 +180,36 @@ func (m *coordinator) place(tp kafka.TopicPartition) error {
 	m.targets[in.ID], m.offered[tp] = in.Offset.Offset, in.Offset.Offset
 	n.offers, n.confirmed, n.text, n.placed, n.again = nil, kafka.NoOffset, "", &in.Offset, false
 	return m.step(in)
+}
+
+// rewind begins a position epoch before anything is offered in it, back or forward, now and then one that is stale.
+func (m *coordinator) rewind(tp kafka.TopicPartition) error {
+	epoch, open := m.epochs[tp]
+	n := m.lanes[tp]
+	switch {
+	case !open:
+		return m.step(Rewound{TopicPartition: tp, Epoch: m.epoch, PositionEpoch: 1 << 20})
+	case m.c.pick(8) == 0:
+		return m.step(Rewound{TopicPartition: tp, Epoch: epoch - 1, PositionEpoch: 1 << 20})
+	case m.c.pick(8) == 0:
+		return m.step(Rewound{TopicPartition: tp, Epoch: epoch, PositionEpoch: n.run})
+	}
+	for id := range m.flushes {
+		if m.flushed[id] == tp {
+			m.targets[id] = kafka.NoOffset
+		}
+	}
+	n.run++
+	n.from = int64(m.c.pick(2*int(n.high) + 2))
+	m.offered[tp], n.high = kafka.NoOffset, n.from
+	n.offers, n.confirmed, n.text, n.placed, n.again = nil, kafka.NoOffset, "", nil, false
+	if err := m.step(Rewound{TopicPartition: tp, Epoch: epoch, PositionEpoch: n.run}); err != nil {
+		return err
+	}
+	for id := range m.flushes {
+		if m.flushed[id] == tp {
+			return fmt.Errorf("%s: flush %d waits for a position that was left", tp, id)
+		}
+	}
+	return nil
 }

@@ -372,6 +372,8 @@ func (m *coordinator) random() error {
 		return nil
 	case 14:
 		return m.place(tp)
+	case 15:
+		return m.rewind(tp)
 	case 12, 13:
 		return m.wait(time.Duration(m.c.pick(400)) * time.Millisecond)
 	default:
@@ -391,7 +393,7 @@ func (m *coordinator) offer(tp kafka.TopicPartition) error {
 	if n.run > 0 && m.c.pick(16) == 0 { // a late one of a position epoch before
 		return m.step(Offered{Offset{TopicPartition: tp, Epoch: epoch, PositionEpoch: n.run - 1, Offset: 1 << 40}})
 	}
-	offset := max(m.offered[tp], 0) + int64(m.c.pick(5)) - 1
+	offset := max(m.offered[tp], n.from) + int64(m.c.pick(5)) - 1
 	if n.run == 0 {
 		offset = max(offset, m.floor[tp]-1)
 	}
