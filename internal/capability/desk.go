@@ -401,9 +401,6 @@ func (d *Desk) Ledger() []Grant {
 	return ledger
 }
 
-// Waiting returns how many wait for a token.
-func (d *Desk) Waiting() int { return len(d.queue) }
-
 // Close ends every token for ever, and refuses who waits with ErrClosed.
 func (d *Desk) Close() []DeskEffect {
 	var effects []DeskEffect

@@ -13,8 +13,8 @@ func TestDesk_WhoWaitsIsServedInTheOrderOfAskingAndNobodyOvertakes(t *testing.T)
 	feed(t, d, noon, Asked{ID: 2, Holder: "second", Op: "both", How: Wait, Partitions: partitions(1, 2)})
 	feed(t, d, noon, Asked{ID: 3, Holder: "third", How: Wait, Partitions: partitions(2)})
 	feed(t, d, noon, Asked{ID: 4, Holder: "fourth", How: Wait, All: true})
-	if d.Waiting() != 3 {
-		t.Fatalf("%d wait", d.Waiting())
+	if len(d.queue) != 3 {
+		t.Fatalf("%d wait", len(d.queue))
 	}
 	// Partition 2 is under no token, but somebody waits for it; 3 is wanted by who wants all.
 	for _, n := range []int32{2, 3} {
@@ -51,8 +51,8 @@ func TestDesk_WhoWaitsNoLongerIsForgotten(t *testing.T) {
 	token(t, d, Asked{ID: 1, Holder: "first", All: true})
 	feed(t, d, noon, Asked{ID: 2, Holder: "second", How: Wait, All: true})
 	feed(t, d, noon, Asked{ID: 3, Holder: "third", How: Wait, All: true})
-	if effects := feed(t, d, noon, Ended{ID: 2, Cause: errors.New("gave up")}); len(effects) > 0 || d.Waiting() != 1 {
-		t.Fatal(effects, d.Waiting())
+	if effects := feed(t, d, noon, Ended{ID: 2, Cause: errors.New("gave up")}); len(effects) > 0 || len(d.queue) != 1 {
+		t.Fatal(effects, len(d.queue))
 	}
 	if effects := feed(t, d, noon, Ended{ID: 1}); granted(effects, 3) == nil || len(effects) != 1 {
 		t.Fatal(effects)
@@ -69,7 +69,7 @@ func TestDesk_NobodyWaitsLongerThanHisOwnTime(t *testing.T) {
 	}
 	effects := feed(t, d, until, DeskTick{})
 	expectMisuse(t, refusal(effects, 2), ErrOverdue, "second", "first")
-	if _, ok := d.Deadline(); ok || len(effects) != 1 || d.Waiting() != 0 {
+	if _, ok := d.Deadline(); ok || len(effects) != 1 || len(d.queue) != 0 {
 		t.Fatal(effects)
 	}
 	// Also when the time is over at asking.
@@ -152,7 +152,7 @@ func TestDesk_WhatIsNotOwnedIsUnderNoTokenButByForce(t *testing.T) {
 		t.Fatal("who waits for both gets what is left:", key.Partitions())
 	}
 	feed(t, d, noon, Gone{Partitions: partitions(2)})
-	if d.Waiting() != 0 {
+	if len(d.queue) != 0 {
 		t.Fatal("somebody waits for nothing")
 	}
 	// It may be taken by force, and asked for again when it is owned again.
@@ -187,7 +187,7 @@ func TestDesk_CloseEndsEverythingAndAnswersWhoWaits(t *testing.T) {
 	feed(t, d, noon, Asked{ID: 2, Holder: "patient", How: Wait, All: true})
 	effects := d.Close()
 	expectMisuse(t, refusal(effects, 2), ErrClosed, "patient", "")
-	if len(effects) != 1 || key.Holder() != "" || call.Valid() || len(d.Ledger()) > 0 || d.Waiting() > 0 || d.Valid() != nil {
+	if len(effects) != 1 || key.Holder() != "" || call.Valid() || len(d.Ledger()) > 0 || len(d.queue) > 0 || d.Valid() != nil {
 		t.Fatal(effects, d.Ledger(), d.Valid())
 	}
 	expectMisuse(t, refusal(feed(t, d, noon, Asked{ID: 3, Holder: "late", All: true}), 3), ErrNothing, "late", "")
