@@ -48,7 +48,11 @@ type board struct {
 	// trouble is why the member cannot join; troubles numbers them, told is the last one that WaitJoined returned.
 	trouble        error
 	troubles, told uint64
-	changed        chan struct{}
+	// attempt is the last request of a rebalance that failed, until the rebalance ends; waiting is since when the member has had no
+	// settled place in the group, zero while it has one.
+	attempt error
+	waiting time.Time
+	changed chan struct{}
 }
 
 // ackCounts counts acknowledgments that changed nothing.
@@ -208,8 +212,14 @@ func (b *board) change(update func()) {
 func (b *board) moved(to rebalance.State, generation kafka.Generation, memberID string) {
 	b.change(func() {
 		b.state, b.generation, b.memberID = to, generation, memberID
+		switch {
+		case b.placed():
+			b.waiting = time.Time{}
+		case b.waiting.IsZero():
+			b.waiting = time.Now()
+		}
 		if to == rebalance.StateAssigned {
-			b.joined, b.trouble = true, nil
+			b.joined, b.trouble, b.attempt = true, nil, nil
 		}
 	})
 }
@@ -237,6 +247,15 @@ func (b *board) troubled(err error) {
 		b.trouble = err
 		b.troubles++
 	})
+}
+
+// attempted notes a request of a rebalance that failed. Other than a trouble it is not forgotten when the coordinator is found
+// again: it is the group that does not answer.
+func (b *board) attempted(err error) {
+	b.troubled(err)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.attempt = err
 }
 
 // clusterReached forgets why a consumer without a group could not reach its brokers. In a group it is the coordinator that
@@ -362,21 +381,39 @@ func (b *board) uncommitted() []UncommittedPartition {
 // ErrNotHealthy is wrapped by every error of Healthy.
 var ErrNotHealthy = errors.New("troupe: consumer is not healthy")
 
+// placed reports whether the member has its place in a generation. The caller holds mu.
+func (b *board) placed() bool {
+	return b.state == rebalance.StateAssigned || b.state == rebalance.StateAssigning || b.state == rebalance.StateRevoking
+}
+
+// unplaced says what the member is doing instead, for how long, and what has failed. The caller holds mu.
+func (b *board) unplaced(now time.Time) error {
+	err := fmt.Errorf("%w: member is %v", ErrNotHealthy, b.state)
+	if !b.waiting.IsZero() {
+		err = fmt.Errorf("%w for %v", err, now.Sub(b.waiting).Round(time.Millisecond))
+	}
+	why := b.trouble
+	if why == nil {
+		why = b.attempt
+	}
+	if why == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, why)
+}
+
 // healthy says what is wrong, nil for nothing.
 func (b *board) healthy(now time.Time, session time.Duration) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	joined := b.state == rebalance.StateAssigned || b.state == rebalance.StateAssigning || b.state == rebalance.StateRevoking
-	if !joined && !b.rebalancing() {
-		if b.trouble != nil {
-			return fmt.Errorf("%w: member is %v: %w", ErrNotHealthy, b.state, b.trouble)
-		}
-		return fmt.Errorf("%w: member is %v", ErrNotHealthy, b.state)
+	silent := !b.lastSign.IsZero() && now.Sub(b.lastSign) > session
+	if !b.placed() && (silent || !b.rebalancing()) {
+		return b.unplaced(now)
 	}
 	if b.standalone && b.trouble != nil {
 		return fmt.Errorf("%w: %w", ErrNotHealthy, b.trouble)
 	}
-	if !b.lastSign.IsZero() && now.Sub(b.lastSign) > session {
+	if silent {
 		return fmt.Errorf("%w: no heartbeat was answered for %v", ErrNotHealthy, now.Sub(b.lastSign).Round(time.Millisecond))
 	}
 	for _, c := range b.sortedCells() {

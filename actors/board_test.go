@@ -65,7 +65,7 @@ func TestBoard_HealthySaysWhatIsWrong(t *testing.T) {
 	for _, state := range []rebalance.State{rebalance.StateRevoked, rebalance.StateJoining, rebalance.StateSyncing} {
 		b.moved(state, 3, "m")
 		assert.NoError(t, healthy(), "a rebalance is no illness")
-		assert.ErrorContains(t, b.healthy(now.Add(11*time.Second), 10*time.Second), "no heartbeat", "for a session")
+		assert.ErrorContains(t, b.healthy(now.Add(11*time.Second), 10*time.Second), "member is "+state.String()+" for 11", "for a session")
 	}
 	b.troubled(errTest)
 	assert.ErrorIs(t, healthy(), errTest)
@@ -87,6 +87,25 @@ func TestBoard_HealthySaysWhatIsWrong(t *testing.T) {
 	}
 	b.ownNothing()
 	assert.ErrorContains(t, healthy(), "UNJOINED")
+}
+
+// The broker of a group that does not come to an end is there and answers: what has failed must not be forgotten with the search for it.
+func TestBoard_HealthySaysForHowLongAMemberHasWaitedToJoinAndWhatFailed(t *testing.T) {
+	now := time.Now()
+	b := newBoard("billing")
+	b.moved(rebalance.StateJoining, kafka.NoGeneration, "m")
+	b.attempted(errTest)
+	b.linked(rebalance.LinkDiscovering)
+	b.linked(rebalance.LinkStable)
+	later := func(d time.Duration) error { return b.healthy(now.Add(d), 10*time.Second) }
+	assert.ErrorIs(t, later(time.Minute), errTest)
+	assert.ErrorContains(t, later(time.Minute), "member is JOINING for 1m0")
+	b.moved(rebalance.StateUnjoined, kafka.NoGeneration, "m")
+	b.moved(rebalance.StateJoining, kafka.NoGeneration, "m")
+	assert.ErrorContains(t, later(2*time.Minute), "member is JOINING for 2m0", "it has had no place in between")
+	b.moved(rebalance.StateAssigned, 3, "m")
+	b.moved(rebalance.StateJoining, kafka.NoGeneration, "m")
+	assert.NotErrorIs(t, later(time.Minute), errTest, "of a rebalance that has ended")
 }
 
 func TestBoard_UncommittedIsWhatWasFinishedAndNotConfirmed(t *testing.T) {

@@ -382,7 +382,7 @@ func (g *group) refusedByMember(err error) {
 		return
 	}
 	explained := g.explain(attempt.Err)
-	g.shared.board.troubled(g.explain(err))
+	g.shared.board.attempted(g.explain(err))
 	g.shared.trouble(attempt.Op, explained, time.Until(attempt.RetryAt))
 }
 
