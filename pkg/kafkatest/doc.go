@@ -56,6 +56,12 @@
 // connections; [Broker.Cluster] gives the embedded cluster for all that kfake itself can do, such as failing requests or
 // moving leaders.
 //
+// Limits: kfake is not Kafka in all things. When a member leaves a group while its SyncGroup waits, such as one that is closed
+// in the middle of a rebalance, kfake has the next rebalance wait for its whole RebalanceTimeout, and begins that anew with each
+// JoinGroup, so that several members that retry may wait for ever; Healthy says so. A short Config.RebalanceTimeout, or a pause
+// between a change of the group and the next, is a test's way around it. It also puts no session on a member whose connection
+// broke while its JoinGroup waited. Kafka does neither.
+//
 // What the methods of [Broker] do themselves (produce, create topics, read commits) goes past all that: it works while
 // the broker is frozen and is not counted among its connections.
 package kafkatest
