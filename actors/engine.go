@@ -86,6 +86,8 @@ type engineSlab struct {
 	seq    uint64
 	bytes  int64
 	leases []*buffer.Lease
+	// spoiled is true when a handler may read a record of it that is finished: it was skipped in the handler's hands.
+	spoiled bool
 }
 
 // engineBacklog is how many records the engine wants waiting for each worker before it asks for more.
@@ -243,7 +245,7 @@ func (e *engine) moveFinished(tracker *commit.Tracker, finished func(seq uint64)
 	done := 0
 	for ; done < len(e.slabs) && e.slabs[done].seq < low; done++ {
 		freed += e.slabs[done].bytes
-		releaseLeases(e.slabs[done].leases, true)
+		releaseLeases(e.slabs[done].leases, !e.slabs[done].spoiled)
 	}
 	e.slabs = slices.Delete(e.slabs, 0, done)
 	return fresh, freed

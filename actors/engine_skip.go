@@ -45,6 +45,9 @@ func (e *engine) skip(offset int64) (attempt int, ok bool) {
 // skipClaimed finishes a record that a call or an asynchronous handler has, and returns the context that ends with it. The
 // caller holds mu.
 func (e *engine) skipClaimed(seq uint64, offset int64) *claimContext {
+	if e.reg.Async != nil {
+		e.spoil(seq)
+	}
 	for _, w := range e.calls {
 		if !slices.ContainsFunc(w.claimed[w.settled:], func(c buffer.Claimed) bool { return c.Seq == seq }) {
 			continue
@@ -66,6 +69,24 @@ func (e *engine) skipClaimed(seq uint64, offset int64) *claimContext {
 	ended := e.contexts[seq]
 	e.done(seq)
 	return ended
+}
+
+// skippedInDelivery is called when a record is skipped that an actor has.
+func (e *engine) skippedInDelivery(seq uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.spoil(seq)
+}
+
+// spoil has the memory of a record never be used again: an asynchronous handler or an actor that it was skipped for has it until
+// its own verdict, or for ever. The caller holds mu.
+func (e *engine) spoil(seq uint64) {
+	for i := range e.slabs {
+		if e.slabs[i].seq >= seq {
+			e.slabs[i].spoiled = true
+			return
+		}
+	}
 }
 
 // claimContext is the context of the calls over one claim: the engine's, and what is worked on. It ends by itself when a record

@@ -338,7 +338,7 @@ func (p *partition) ended(ctx actor.Context) {
 	d := p.handler.delivery
 	p.handler.delivery = nil
 	p.cell.delivery.Store(nil)
-	clean := !d.byActor && !d.async || d.settledAll() && len(p.handler.again) == 0
+	clean := !d.byActor && !d.async || d.settledAll() && len(p.handler.again) == 0 && !d.cut // who had a skipped record may still read it
 	d.end(nil)
 	if len(p.handler.again) > 0 && clean {
 		p.handler.leases = append(p.handler.leases[:0], d.leases...)

@@ -120,6 +120,7 @@ func (p *partition) skipAtWork(ctx actor.Context, d *Delivery, i int) {
 func (p *partition) skipInEngine(offset int64) (attempt int, ok bool) {
 	for _, d := range p.open {
 		if i, has := d.index(offset); has && d.openAt(i) {
+			p.parallel.skippedInDelivery(d.claims[i].Seq)
 			d.skip(i)
 			d.cancel(ErrSkipped)
 			return d.claims[i].Attempt, true
