@@ -20,6 +20,7 @@ func (w *world) check() {
 	w.checkIsolation()
 	w.checkCalm()
 	w.checkTokens()
+	w.checkSeeks()
 	c := &w.result.counts
 	c.processes, c.records, c.deliveries, c.commits, c.overdue = len(w.processes), len(w.log), len(w.ledger.entries), len(w.ledger.commits), w.overdue
 }
@@ -68,7 +69,7 @@ func (w *world) firsts() map[spot]*entry {
 func (w *world) checkHandled() {
 	first, times := w.firsts(), make(map[spot]int)
 	for s := range w.log {
-		if first[s] == nil {
+		if first[s] == nil && !w.leftOut(s, w.ledger.seq+1) {
 			w.ledger.violated("G1", "%s@%d was never handled", s.tp, s.offset)
 		}
 	}
@@ -134,20 +135,21 @@ func (w *world) checkOrder() {
 // checkPair looks at two records of one lane, of which before began first.
 func (w *world) checkPair(before, e *entry) {
 	inside := before.endSeq == 0 || before.endSeq > e.startSeq
-	if inside && before.call != e.call && !oneDelivery(before, e) && (e.p.byCall() || before.epoch == e.epoch) {
+	moved, skipped := w.soughtBetween(e.p, e.tp, before.startSeq, e.startSeq), w.skipped(before.spot, e.startSeq)
+	if inside && before.call != e.call && !oneDelivery(before, e) && (e.p.byCall() || before.epoch == e.epoch && !moved && !skipped) {
 		w.ledger.violated("G2", "%s is inside %s@%d (epoch %d, call %d) and begins %s@%d (epoch %d, call %d)", e.p, before.tp, before.offset,
 			before.epoch, before.call, e.tp, e.offset, e.epoch, e.call)
 	}
 	if before.epoch > e.epoch {
 		w.ledger.violated("G2", "%s begins %s@%d of epoch %d after epoch %d", e.p, e.tp, e.offset, e.epoch, before.epoch)
 	}
-	if before.epoch != e.epoch || before.call == e.call || e.p.plan.order == "none" {
+	if before.epoch != e.epoch || before.call == e.call || e.p.plan.order == "none" || moved {
 		return
 	}
-	if before.offset > e.offset && e.attempt == 1 {
+	if before.offset > e.offset && e.attempt == 1 && !w.cutBySkip(before, e) {
 		w.ledger.violated("G2", "%s begins %s@%d after %d", e.p, e.tp, e.offset, before.offset)
 	}
-	if before.offset < e.offset && !w.visits[visit{before.spot, e.call}] && !oneDelivery(before, e) && !w.succeeded(before, e.startSeq) {
+	if before.offset < e.offset && !w.visits[visit{before.spot, e.call}] && !oneDelivery(before, e) && !skipped && !w.succeeded(before, e.startSeq) {
 		w.ledger.violated("G2", "%s begins %s@%d (epoch %d) although %d is not finished", e.p, e.tp, e.offset, e.epoch, before.offset)
 	}
 }
@@ -174,14 +176,16 @@ func (w *world) checkCommits() {
 	}
 	for _, c := range w.ledger.commits {
 		for _, offset := range under[c.tp] {
-			if f := first[spot{c.tp, offset}]; offset < c.offset && (f == nil || f.endSeq > c.seq) {
+			if f := first[spot{c.tp, offset}]; offset < c.offset && (f == nil || f.endSeq > c.seq) && !w.leftOut(spot{c.tp, offset}, c.seq) {
 				w.ledger.violated("G3", "%s commits %s up to %d at #%d, %d is not finished", c.p, c.tp, c.offset, c.seq, offset)
 			}
 		}
 		w.checkOpen(c)
 		explained := in(w.late, c.at)
 		t := term{c.p, c.generation, c.tp, c.tenure}
-		if was, ok := last[t]; ok && c.offset < was {
+		if was, ok := last[t]; ok && c.offset < was && w.movedBack(c) {
+			last[t] = c.offset
+		} else if ok && c.offset < was {
 			if w.result.counts.late++; !explained {
 				w.ledger.violated("G4", "%s commits %s up to %d after %d in generation %d at #%d", c.p, c.tp, c.offset, was, c.generation, c.seq)
 			}
@@ -198,7 +202,8 @@ func (w *world) checkCommits() {
 // checkOpen demands that nothing below a commit was open in the ownership that sent it.
 func (w *world) checkOpen(c commitSeen) {
 	for _, e := range w.ledger.entries {
-		if e.p == c.p && e.tp == c.tp && e.tenure == c.tenure && e.offset < c.offset && e.startSeq < c.seq && !w.succeeded(e, c.seq) {
+		if e.p == c.p && e.tp == c.tp && e.tenure == c.tenure && e.offset < c.offset && e.startSeq < c.seq && !w.succeeded(e, c.seq) &&
+			!w.skipped(e.spot, c.seq) && !w.soughtOver(e, c.seq) {
 			w.ledger.violated("G3", "%s commits %s up to %d at #%d, %d is open in it", c.p, c.tp, c.offset, c.seq, e.offset)
 		}
 	}
@@ -228,7 +233,7 @@ func (w *world) checkMembers() {
 // mayOverlap reports whether the process of before had given the partition up or lost it, or was gone.
 func (w *world) mayOverlap(before, e *entry) bool {
 	p := before.p
-	if !p.died.IsZero() && !p.died.After(e.start) || p.closeErr != nil {
+	if !p.died.IsZero() && !p.died.After(e.start) || p.closeErr != nil || !p.abandoned.IsZero() && !p.abandoned.After(e.start) {
 		return true
 	}
 	return slices.ContainsFunc(w.ledger.events, func(s eventSeen) bool {
@@ -286,7 +291,7 @@ func (w *world) checkEvents() {
 				w.ledger.violated("G6", "%s lost %v: %v", s.p, e.Partitions, e.Err)
 			}
 		case event.PositionReset:
-			if e.Reason != "no_commit" && e.Reason != "new_partition" {
+			if e.Reason != "no_commit" && e.Reason != "new_partition" && !w.sought(s, e) {
 				w.ledger.violated("POSITION", "%s: %+v", s.p, e)
 			}
 		case event.ProcessingOverdue:
@@ -304,7 +309,7 @@ func (w *world) checkEvents() {
 		if seq, ok := released[key]; ok && e.startSeq > seq {
 			w.ledger.violated("G4", "%s begins %s@%d of epoch %d, which was released at #%d", e.p, e.tp, e.offset, e.epoch, seq)
 		}
-		if e.endSeq > 0 && !e.ok && !e.unwanted && e.p.died.IsZero() && e.p.byCall() {
+		if e.endSeq > 0 && !e.ok && !e.unwanted && e.p.died.IsZero() && e.p.byCall() && !w.soughtBetween(e.p, e.tp, e.startSeq, w.ledger.seq+1) && !w.skipped(e.spot, w.ledger.seq+1) {
 			if failures[key] == nil {
 				failures[key] = make(map[int]bool)
 			}

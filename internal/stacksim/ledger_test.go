@@ -22,6 +22,7 @@ type ledger struct {
 	commits []commitSeen
 	events  []eventSeen
 	changes []change
+	moves   []*move
 	broken  []string
 }
 

@@ -243,6 +243,7 @@ func newPlan(seed uint64) *plan {
 		}
 	}
 	p.addTokens()
+	p.addControls()
 	slices.SortStableFunc(p.actions, func(a, b action) int { return int(a.at - b.at) })
 	return p
 }

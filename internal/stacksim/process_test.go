@@ -35,7 +35,7 @@ type process struct {
 	// closing is when Close was called, closed when it returned and with what.
 	closing, closed time.Time
 	closeErr        error
-	died            time.Time
+	died, abandoned time.Time
 	paused          bool
 	// resumed counts the calls of Resume: a Pause that returns after one holds nothing up.
 	resumed    int
@@ -43,6 +43,8 @@ type process struct {
 	tenure     map[kafka.TopicPartition]int
 	revokedIn  map[kafka.TopicPartition]kafka.Generation
 	generation kafka.Generation
+	// changing is true while somebody changes the subscription.
+	changing atomic.Bool
 	// tokens are all that anybody has had of it.
 	tokens []*api.Token
 }
@@ -251,10 +253,13 @@ func (p *process) finish(ctx context.Context, entries []*entry, records []kafka.
 
 func (p *process) registration(topics []string) api.Registration {
 	if p.plan.pattern {
-		return register(p, api.Matching("t[0-9]", "other").Except("other"))
+		return register(p, everyTopic)
 	}
 	return register(p, topics)
 }
+
+// everyTopic is what a member with a pattern subscribes to.
+var everyTopic = api.Matching("t[0-9]", "other").Except("other")
 
 func register[T api.Topics](p *process, topics T) api.Registration {
 	options := []api.HandlerOption{p.plan.engine(), api.MaxRecords(p.plan.maxRecords)}

@@ -149,15 +149,16 @@ func (c *counts) add(o counts) {
 	c.ghosts += o.ghosts
 	c.gaveUp += o.gaveUp
 	c.tokens += o.tokens
+	c.moves += o.moves
 }
 
 func (s *summary) String() string {
 	c := s.counts
 	return fmt.Sprintf("%d histories in %v (%v virtual), %d with violations %v; %d processes, %d records, %d deliveries, %d records handled again, "+
 		"%d partitions of commits, %d handler failures, %d assignments, %d losses, %d overlaps of members, %d late commits, %d records beside a block, "+
-		"%d open at a revoke, %d abandoned, %d over MaxProcessingTime, %d members evicted, %d tokens; slowest to settle %v (seed %d)",
+		"%d open at a revoke, %d abandoned, %d over MaxProcessingTime, %d members evicted, %d tokens, %d calls that seek, skip or set a commit back; slowest to settle %v (seed %d)",
 		s.histories, time.Since(s.begun).Round(time.Millisecond), s.virtual.Round(time.Second), s.failed, s.kinds, c.processes, c.records, c.deliveries, c.repeated,
-		c.commits, c.failures, c.rebalances, c.lost, c.overlaps, c.late, c.beside, c.overdue, c.abandoned, c.gaveUp, c.ghosts, c.tokens, s.slowest, s.slowSeed)
+		c.commits, c.failures, c.rebalances, c.lost, c.overlaps, c.late, c.beside, c.overdue, c.abandoned, c.gaveUp, c.ghosts, c.tokens, c.moves, s.slowest, s.slowSeed)
 }
 
 // Faults put between members and brokers, which break what both promise, are seen. (Faults in the actors themselves are for

@@ -44,7 +44,9 @@ type world struct {
 	blocks    []*block
 	blockMu   sync.Mutex
 	producing sync.WaitGroup
-	produced  atomic.Int64
+	// controlling are those who control members by hand.
+	controlling sync.WaitGroup
+	produced    atomic.Int64
 	// overdue counts records still inside as their partition was revoked.
 	overdue int
 	result  *result
@@ -84,7 +86,7 @@ type result struct {
 }
 
 type counts struct {
-	processes, records, deliveries, repeated, commits, failures, rebalances, lost, overlaps, late, beside, overdue, abandoned, ghosts, gaveUp, tokens int
+	processes, records, deliveries, repeated, commits, failures, rebalances, lost, overlaps, late, beside, overdue, abandoned, ghosts, gaveUp, tokens, moves int
 }
 
 func newWorld(p *plan, broker *kafkatest.Broker) *world {
@@ -118,6 +120,7 @@ func run(p *plan) *result {
 	stop()
 	w.heal()
 	w.producing.Wait()
+	w.controlling.Wait()
 	w.settle()
 	w.closeAll()
 	w.readLog()
@@ -187,6 +190,11 @@ func (w *world) act(a action) {
 	switch a.kind {
 	case actJoin, actLeave, actCrash, actRejoin:
 		w.actMember(a)
+		return
+	case actSeek, actSkip, actSetBack, actUnsubscribe, actAbandon:
+		if p := w.at(a.member); p != nil {
+			w.actControl(p, a)
+		}
 		return
 	case actBlock, actFail, actSluggish, actLateAcks, actPause, actCommit, actToken:
 		w.actHandlers(a)
@@ -391,21 +399,24 @@ func (w *world) isDead(p *process) bool {
 	return p.dead
 }
 
-func (w *world) closeProcess(p *process) {
+func (w *world) closeProcess(p *process) { w.endProcess(p, "Close", p.consumer.Close) }
+
+// endProcess calls Close, or Abandon.
+func (w *world) endProcess(p *process, what string, end func(context.Context) error) {
 	w.ledger.mu.Lock()
 	p.closing = time.Now()
-	w.ledger.noteLocked(p.name, "Close", "")
+	w.ledger.noteLocked(p.name, what, "")
 	w.ledger.mu.Unlock()
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
-		err := p.consumer.Close(ctx)
+		err := end(ctx)
 		w.ledger.mu.Lock()
 		defer w.ledger.mu.Unlock()
 		p.closed, p.closeErr = time.Now(), err
 		w.ledger.noteLocked(p.name, "closed", err)
 		if took := p.closed.Sub(p.closing); took > closeTimeout+time.Second {
-			w.ledger.violatedLocked("G8", "Close of %s took %v", p, took)
+			w.ledger.violatedLocked("G8", "%s of %s took %v", what, p, took)
 		}
 	}()
 }
