@@ -9,7 +9,8 @@ import (
 
 // The messages a handler actor (api.HandleActor) receives, in this order: Assigning, Assigned, any number of Deliver, then Revoking
 // and the end, or Lost and the end. After a restart the new actor gets Assigned again. All other messages that it sees are
-// protoactor's own, the user's, or [TokenHanded].
+// protoactor's own, the user's, or [TokenHanded]. An actor that is too busy to get to Revoking or Lost before its time is over
+// hears it all the same, right before its Stopping; what else waits in its mailbox then is dropped.
 
 // Assigning is the first message of an actor that is there before it is decided where its partition starts: it can prepare itself
 // meanwhile. Nothing waits for it; what has to be waited for is for api.Callbacks. An actor that comes later, after a restart or

@@ -28,6 +28,8 @@ type handlerSide struct {
 	gated bool
 	// slotted is true while a delivery to a user's actor holds one of the member's slots.
 	slotted bool
+	// words is what the present actor of the user's is to hear before it stops.
+	words *lastWords
 	// held is true until OnAssigned has returned.
 	held     bool
 	delivery *Delivery
@@ -71,7 +73,8 @@ func (p *partition) startHandler(ctx actor.Context) {
 		}
 		p.handler.gated = true
 		spawn = func(ctx actor.Context) *actor.PID {
-			return p.shared.sys.spawnUser(ctx, handlerKey, func() actor.Actor { return p.registration.Actor(p.tp) })
+			p.handler.words = &lastWords{}
+			return p.shared.sys.spawnUser(ctx, handlerKey, p.handler.words, func() actor.Actor { return p.registration.Actor(p.tp) })
 		}
 	}
 	_, err := p.Start(ctx, supervisor.ChildSpec{Key: handlerKey, Role: "handler " + p.tp.String(), Policy: p.registration.Restart, Spawn: spawn})
@@ -109,6 +112,14 @@ func (p *partition) tell(ctx actor.Context, message any) {
 	}
 }
 
+// tellLast sends a handler actor what it hears also when its stop overtakes it.
+func (p *partition) tellLast(ctx actor.Context, message any) {
+	if pid := p.Lookup(handlerKey); p.userActor() && pid != nil {
+		p.handler.words.add(message)
+		ctx.Send(pid, message)
+	}
+}
+
 // tellAssigned introduces a handler actor to its partition, as soon as both are ready. Before that it hears what is coming.
 func (p *partition) tellAssigned(ctx actor.Context) {
 	switch {
@@ -126,12 +137,12 @@ func (p *partition) tellAssigned(ctx actor.Context) {
 
 func (p *partition) tellRevoking(ctx actor.Context) {
 	if !p.drain.deadline.IsZero() {
-		p.tell(ctx, &Revoking{TopicPartition: p.tp, Until: p.drain.drainUntil, Closing: p.closing})
+		p.tellLast(ctx, &Revoking{TopicPartition: p.tp, Until: p.drain.drainUntil, Closing: p.closing})
 	}
 }
 
 func (p *partition) tellLost(ctx actor.Context, cause error) {
-	p.tell(ctx, &Lost{TopicPartition: p.tp, Cause: cause})
+	p.tellLast(ctx, &Lost{TopicPartition: p.tp, Cause: cause})
 }
 
 // deliverNext gives the handler its next records: those that come again first, then new ones, at most MaxRecords and no
@@ -432,6 +443,7 @@ func (p *partition) outcome(ctx actor.Context, o supervisor.Outcome) {
 			Member: p.shared.member(), TopicPartition: p.tp, Epoch: p.epoch, Restarts: p.handler.restarts, After: o.Decision.After,
 		})
 		p.tellAssigned(ctx)
+		p.tellRevoking(ctx) // where it comes while the partition is being given up
 		p.pump(ctx)
 	case supervisor.BudgetSpent, supervisor.ChildStopped:
 	}

@@ -96,10 +96,12 @@ func (s *system) spawnChild(ctx actor.Context, role string, producer func() acto
 
 // spawnUser spawns an actor that the user wrote. The producer runs in the child, so that a panic there, or a nil actor, is the
 // child's failure and not its parent's. The user's actor supervises its own children as protoactor does by default, unless it
-// implements actor.SupervisorStrategy.
-func (s *system) spawnUser(ctx actor.Context, role string, producer func() actor.Actor) *actor.PID {
+// implements actor.SupervisorStrategy. It hears the words before it stops; they are this one actor's.
+func (s *system) spawnUser(ctx actor.Context, role string, words *lastWords, producer func() actor.Actor) *actor.PID {
 	name := s.uniqueName(role)
-	return s.mustSpawn(ctx, name, s.newSafeShared(role, ctx.Self().GetId()+"/"+name, actorOfUser, producer))
+	shared := s.newSafeShared(role, ctx.Self().GetId()+"/"+name, actorOfUser, producer)
+	shared.words = words
+	return s.mustSpawn(ctx, name, shared)
 }
 
 // uniqueName returns a name that no other actor of the actor system has or had, also not another consumer's. A name is never

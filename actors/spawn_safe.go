@@ -58,6 +58,9 @@ type safeShared struct {
 	producer func() actor.Actor
 	// inner is the actor itself. Nil: it is made when it gets its first message, in its own turn.
 	inner actor.Actor
+	// words is nil for an actor that needs to hear nothing before it stops. One that has failed hears nothing more.
+	words  *lastWords
+	failed bool
 	// stopping is set by the first Stopping, stopped by the first Stopped. They hold for all later incarnations.
 	stopping bool
 	stopped  bool
@@ -103,6 +106,7 @@ func (a *safeActor) Receive(ctx actor.Context) {
 		}
 		a.stopping = true
 		a.live.stopping.Store(true)
+		a.sayLastWords(ctx)
 		a.run(ctx, true)
 	case *actor.Stopped:
 		if a.stopped {
@@ -123,8 +127,11 @@ func (a *safeActor) Receive(ctx actor.Context) {
 			a.run(ctx, a.stopping)
 		}
 	default:
+		last := a.words.take(message)
 		if a.stopping {
-			a.system.dropped.Add(1)
+			if !last {
+				a.system.dropped.Add(1)
+			}
 			return
 		}
 		a.run(ctx, false)
@@ -171,6 +178,7 @@ func (a *safeActor) run(ctx actor.Context, swallow bool) {
 		if swallow {
 			return
 		}
+		a.failed = true
 		failure := &PanicError{Role: a.role, Value: value, Stack: stack}
 		if observer, ok := a.inner.(panicObserver); ok {
 			observer.panicked(failure)

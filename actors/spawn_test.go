@@ -111,7 +111,7 @@ func TestSpawnUser_ProducerThatPanicsIsTheChildsFailure(t *testing.T) {
 			spawnBubble(t, func(w *spawnWorld) {
 				policy := supervisor.Policy{MaxRestarts: supervisor.NoRestarts, OnSpent: supervisor.StopAll}
 				p, pid := spawnSupervised(w, policy, func(ctx actor.Context) *actor.PID {
-					return w.sys.spawnUser(ctx, "user", producer)
+					return w.sys.spawnUser(ctx, "user", nil, producer)
 				})
 				require.Len(t, p.outcomes, 2)
 				err := p.outcomes[0].(supervisor.ChildFailed).Reason.(error)
@@ -131,7 +131,7 @@ func TestSpawnUser_SupervisesItsOwnChildrenAsProtoactorDoes(t *testing.T) {
 	spawnBubble(t, func(w *spawnWorld) {
 		var user, kid *actor.PID
 		w.do(w.parent, func(ctx actor.Context) {
-			user = w.sys.spawnUser(ctx, "user", func() actor.Actor { return w.actor("user", nil) })
+			user = w.sys.spawnUser(ctx, "user", nil, func() actor.Actor { return w.actor("user", nil) })
 		})
 		w.do(user, func(ctx actor.Context) {
 			kid = w.raw(ctx, "kid", spawnScriptOn[string](func(actor.Context) { panic("boom") }))

@@ -214,3 +214,47 @@ func TestTree_AnActorHearsOfItsPartitionBeforeItIsDecidedWhereItStarts(t *testin
 		assert.Equal(t, []string{"assigning orders-0 of epoch 1", "its start may be decided", "assigned at 0", "deliver"}, got)
 	})
 }
+
+func TestTree_AnActorHearsRevokingOrLostBeforeItIsStoppedHoweverBusyItIs(t *testing.T) {
+	for word, end := range map[string]func(w *treeWorld){
+		"revoking": func(w *treeWorld) { _ = w.tree.Abandon(context.Background()) },
+		"lost":     func(w *treeWorld) { w.c.with(func() { w.c.frozen = true }) },
+	} {
+		t.Run(word, func(t *testing.T) {
+			inTree(t, func(w *treeWorld) {
+				w.c.topic("orders", 1, 1)
+				release := make(chan struct{})
+				journal := w.useActors(func(_ actor.Context, d *Deliver) {
+					<-release
+					assert.ErrorIs(t, d.AckAll(), ErrStale)
+				})
+				w.start()
+				w.sleep(2 * time.Second)
+				end(w)
+				w.sleep(time.Minute)
+				assert.Equal(t, []string{"orders-0 assigned 0", "orders-0 deliver 0"}, journal(), "it is busy")
+				close(release)
+				w.sleep(time.Second)
+				assert.Equal(t, []string{"orders-0 assigned 0", "orders-0 deliver 0", "orders-0 " + word}, journal())
+			})
+		})
+	}
+}
+
+func TestTree_AnActorThatComesWhileItsPartitionIsGivenUpHearsSo(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 1, 1)
+		w.settings.Callbacks = Callbacks{Timeout: 10 * time.Second, Revoking: func(context.Context, *Token, []kafka.TopicPartition) error {
+			time.Sleep(5 * time.Second)
+			return nil
+		}}
+		journal := w.useActors(func(actor.Context, *Deliver) {
+			time.Sleep(3 * time.Second)
+			panic("actor bug")
+		})
+		w.start()
+		w.sleep(2 * time.Second)
+		assert.NoError(t, w.tree.Close(context.Background()))
+		assert.Equal(t, []string{"orders-0 assigned 0", "orders-0 deliver 0", "orders-0 assigned 0", "orders-0 revoking"}, journal())
+	})
+}

@@ -123,9 +123,10 @@ func HandleAsync[T Topics](topics T, handler AsyncHandler, options ...AsyncOptio
 
 // HandleActor registers an actor of your own for each partition. produce makes one whenever a partition is assigned and
 // whenever one has failed. Its actor gets *actors.Assigning, if it is there before it is decided where the partition starts, and
-// *actors.Assigned, then any number of *actors.Deliver, at last *actors.Revoking or *actors.Lost, between protoactor's own
-// messages, and acknowledges records through the delivery, in any order and from any goroutine. The next delivery comes when every record of the last one is acknowledged. It must not block in Receive. The
-// partition's next handler in this process waits until the actor has stopped, not for goroutines the actor started.
+// *actors.Assigned, then any number of *actors.Deliver, at last *actors.Revoking or *actors.Lost, however busy it is, between
+// protoactor's own messages, and acknowledges records through the delivery, in any order and from any goroutine. The next
+// delivery comes when every record of the last one is acknowledged. It must not block in Receive. The partition's next handler
+// in this process waits until the actor has stopped, not for goroutines the actor started.
 func HandleActor[T Topics](topics T, produce func(kafka.TopicPartition) actor.Actor, options ...ActorOption) Registration {
 	r := Registration{kind: "HandleActor", topics: topicList(topics), pattern: patternOf(topics), actor: produce}
 	for _, option := range options {
