@@ -61,6 +61,7 @@ func pausesAndResumes(t *testing.T, b broker) {
 	still(topic, 2, 0)
 	require.NoError(t, m.Resume(ctx, kafka.WholeTopic(topic)))
 	handled(topic, 0, 20)
+	handled(topic, 1, 20)
 	handled(topic, 2, 10)
 
 	require.NoError(t, m.Pause(ctx))
