@@ -118,6 +118,8 @@ type cell struct {
 	unplaced atomic.Int32
 	// offered is the message that says so.
 	offered offsetOffered
+	// confirmed is set when the final commit was, and nothing was finished after it was asked for.
+	confirmed atomic.Bool
 	// lost is set by the group the moment that ownership is lost: the partition may be busy and hear of it late.
 	lost atomic.Bool
 	// sought is the position that was asked for last, nil once an offset of its position epoch is committed.

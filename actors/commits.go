@@ -11,6 +11,7 @@ import (
 	"github.com/troupego/troupe/commit"
 	"github.com/troupego/troupe/internal/capability"
 	"github.com/troupego/troupe/pkg/kafka"
+	"github.com/troupego/troupe/rebalance"
 )
 
 // commitOperation commits what is finished.
@@ -33,11 +34,28 @@ func (o *commitOperation) run(ctx actor.Context, g *group, m *request) {
 		err = g.authorize(m, parts)
 	}
 	if err == nil {
-		o.waiter = g.ask(ctx, parts, nil, func(w *waiter) any { return &commitWanted{waiter: w, deadline: o.deadline} })
+		o.waiter = g.ask(ctx, parts, uncommittedAtEnd, func(w *waiter) any { return &commitWanted{waiter: w, deadline: o.deadline} })
 		o.waiter.whole = true
 	}
 	m.reply(err)
 }
+
+// uncommittedAtEnd is the answer to a Commit that the end of a partition, or of its actor, leaves open: nil when the drain's own
+// commit was first, or nothing was ever finished. The offset confirmed last says nothing: a lower one may be on its way.
+func uncommittedAtEnd(c *cell) error {
+	finished := c.finished.Load()
+	if c.confirmed.Load() || finished == kafka.NoOffset {
+		return nil
+	}
+	reason := commit.ErrEpochClosed
+	if rebalance.PartitionState(c.state.Load()) != rebalance.PartitionRevoked {
+		reason = errPartitionStopped
+	}
+	return &commit.FlushError{TopicPartition: c.tp, Epoch: c.epoch, Offset: finished, Reason: reason}
+}
+
+// errPartitionStopped is why a commit ended whose partition actor died.
+var errPartitionStopped = errors.New("the partition's actor stopped")
 
 func (o *commitOperation) awaited() *waiter { return o.waiter }
 

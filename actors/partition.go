@@ -53,11 +53,9 @@ type partition struct {
 	flushBy       time.Time
 	flushID       uint64
 	finalID       uint64
-	// finalBy is the final commit's deadline while that waits for OnRevoking; confirmed is true when it was confirmed, and nothing
-	// was finished after it.
-	finalBy   time.Time
-	finalErr  error
-	confirmed bool
+	// finalBy is the final commit's deadline while that waits for OnRevoking; finalAt is the offset that it is asked for.
+	finalBy time.Time
+	finalAt int64
 
 	intake  intake
 	handler handlerSide
@@ -218,8 +216,7 @@ func (p *partition) receiveHandling(ctx actor.Context, message any) {
 			return
 		}
 		if m.result.ID == p.finalID {
-			p.finalErr = m.result.Err
-			p.confirmed = p.finalErr == nil && p.tracker != nil && p.cell.committed.Load() == p.committable()
+			p.cell.confirmed.Store(m.result.Err == nil && p.tracker != nil && p.finalAt == p.committable())
 			p.feed(ctx, rebalance.FinalCommitAnswered{Err: m.result.Err})
 		}
 	}
@@ -278,14 +275,7 @@ func (p *partition) stop(actor.Context) {
 	}
 	p.resumeWaiters()
 	for _, w := range p.commits {
-		err := fmt.Errorf("commit %s: %w", p.tp, stopped)
-		switch {
-		case w.gone != nil:
-			err = w.gone(p.tp)
-		case p.confirmed:
-			err = nil // the drain's own commit was first, and with it all that was finished
-		}
-		w.one(p.cell, err)
+		w.one(p.cell, w.gone(p.cell))
 	}
 	p.shared.slots.forget(p.self)
 	p.shared.memory.drop(partitionHolder(p.tp, p.epoch))

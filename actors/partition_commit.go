@@ -170,7 +170,9 @@ func (p *partition) flush(ctx actor.Context) {
 		return
 	}
 	p.flushID++
-	p.finalID = p.flushID
+	if p.finalID = p.flushID; p.tracker != nil {
+		p.finalAt = p.committable()
+	}
 	ctx.Send(p.committer, &flushWanted{id: p.finalID, tp: p.tp, epoch: p.epoch, deadline: p.flushBy, from: p.self})
 }
 

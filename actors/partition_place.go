@@ -207,8 +207,8 @@ func (o *offsetsOperation) run(ctx actor.Context, g *group, m *request) {
 	if err == nil {
 		call := &placing{}
 		call.left.Store(int64(len(parts)))
-		gone := func(tp kafka.TopicPartition) error {
-			return &StateError{Operation: o.word(), TopicPartition: tp, State: "REVOKED", Want: "it was given up meanwhile: whoever owns it now may commit"}
+		gone := func(c *cell) error {
+			return &StateError{Operation: o.word(), TopicPartition: c.tp, State: "REVOKED", Want: "it was given up meanwhile: whoever owns it now may commit"}
 		}
 		o.waiter = g.ask(ctx, parts, gone, func(w *waiter) any {
 			return &placeWanted{waiter: w, offsets: o.offsets, call: call, deadline: o.deadline}

@@ -70,12 +70,12 @@ type waiter struct {
 	errs []error
 	// gone is the answer of a partition that is gone, nil for none; whole says that the consumer's end is no answer. outlives says
 	// that the actor may die meanwhile: the next one answers.
-	gone            func(tp kafka.TopicPartition) error
+	gone            func(*cell) error
 	whole, outlives bool
 }
 
 // waitFor waits for partitions, whoever of their actors answers.
-func waitFor(parts []*part, gone func(kafka.TopicPartition) error) *waiter {
+func waitFor(parts []*part, gone func(*cell) error) *waiter {
 	w := &waiter{done: make(chan struct{}), left: make(map[*cell]*actor.PID), gone: gone, whole: true, outlives: true}
 	for _, p := range parts {
 		w.left[p.cell] = nil
@@ -111,7 +111,7 @@ func (w *waiter) forget(board *board) {
 		if !owned[c] || !w.outlives && c.pid.Load() != pid {
 			var err error
 			if w.gone != nil {
-				err = w.gone(c.tp)
+				err = w.gone(c)
 			}
 			w.one(c, err)
 		}
@@ -241,7 +241,7 @@ func (t *Tree) pause(ctx context.Context, key *capability.Key, paused bool, name
 
 // ask sends partitions a message, each with the waiter to answer to. One whose actor is between two incarnations looks for
 // itself when it starts. gone is the answer for one that cannot give it any more, nil for none.
-func (g *group) ask(ctx actor.Context, parts []*part, gone func(kafka.TopicPartition) error, message func(*waiter) any) *waiter {
+func (g *group) ask(ctx actor.Context, parts []*part, gone func(*cell) error, message func(*waiter) any) *waiter {
 	w := &waiter{done: make(chan struct{}), left: make(map[*cell]*actor.PID), gone: gone}
 	for _, p := range parts {
 		if pid := g.Lookup(p.key); pid != nil {

@@ -72,8 +72,8 @@ func (o *seekOperation) run(ctx actor.Context, g *group, m *request) {
 		m.reply(err)
 		return
 	}
-	o.waiter = waitFor(parts, func(tp kafka.TopicPartition) error {
-		return &UnassignedError{Operation: o.word(), Partitions: []kafka.TopicPartition{tp}, State: g.shared.board.memberState()}
+	o.waiter = waitFor(parts, func(c *cell) error {
+		return &UnassignedError{Operation: o.word(), Partitions: []kafka.TopicPartition{c.tp}, State: g.shared.board.memberState()}
 	})
 	for _, p := range parts {
 		g.seek(ctx, p, &sought{to: o.to, waiter: o.waiter, atOnce: o.atOnce})

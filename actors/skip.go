@@ -64,7 +64,7 @@ func (o *skipOperation) run(ctx actor.Context, g *group, m *request) {
 		m.reply(err)
 		return
 	}
-	gone := func(kafka.TopicPartition) error { return ErrInterrupted }
+	gone := func(*cell) error { return ErrInterrupted }
 	o.waiter = g.ask(ctx, parts, gone, func(w *waiter) any { return &skipWanted{waiter: w, offset: o.offset, reason: o.reason} })
 	o.waiter.whole = true
 	if g.Lookup(parts[0].key) == nil {

@@ -362,3 +362,34 @@ func TestTree_ACommitDuringTheDrainDoesNotHoldUpTheFinalCommit(t *testing.T) {
 		assert.Equal(t, int64(4), w.c.committedAt(at(0)))
 	})
 }
+
+// Whoever waits for a commit hears by its type that it was not confirmed, however its partition ends.
+func TestTree_ACommitWhosePartitionEndsIsATypedError(t *testing.T) {
+	for how, end := range map[string]func(w *treeWorld){
+		"lost":           func(w *treeWorld) { w.c.expel() },
+		"its actor dies": func(w *treeWorld) { w.kill("partition-orders-0-1") },
+	} {
+		t.Run(how, func(t *testing.T) {
+			inTree(t, func(w *treeWorld) {
+				w.settings.Strategy = commit.OnDemand()
+				w.c.topic("orders", 1, 10)
+				w.start()
+				w.sleep(3 * time.Second)
+				w.c.hook("OffsetCommit", func(ctx context.Context) error {
+					<-ctx.Done()
+					return ctx.Err()
+				})
+				f := w.tree.CommitAsync(context.Background(), nil)
+				w.sleep(time.Second)
+				end(w)
+				err := done(w.t, f)
+				failed, ok := errors.AsType[*commit.FlushError](err)
+				if assert.True(w.t, ok, "%v", err) {
+					assert.Equal(w.t, at(0), failed.TopicPartition)
+					assert.Equal(w.t, int64(10), failed.Offset)
+				}
+				w.c.hook("OffsetCommit", nil)
+			})
+		})
+	}
+}

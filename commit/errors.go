@@ -40,7 +40,8 @@ type FlushError struct {
 	Epoch          kafka.AssignmentEpoch
 	// Offset is the offset that was to be committed, kafka.NoOffset when the epoch was not open.
 	Offset int64
-	// Reason is ErrFlushDeadline, ErrEpochClosed, ErrDeparted, or for an offset of the user's ErrMetadataTooLarge or ErrManual.
+	// Reason is ErrFlushDeadline, ErrEpochClosed, ErrDeparted, for an offset of the user's ErrMetadataTooLarge or ErrManual, or why the
+	// partition's actor stopped.
 	Reason error
 	// Cause is the last error of a round with this partition, or the cause of the departure; nil when there was none.
 	Cause error
