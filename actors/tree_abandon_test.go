@@ -235,22 +235,25 @@ func TestAbandon_IsBoundedByItsOwnContextAlsoWhereItHurriesAClose(t *testing.T) 
 }
 
 func TestAbandon_InEveryState(t *testing.T) {
+	started := func(d time.Duration, then func(w *treeWorld)) func(w *treeWorld) {
+		return func(w *treeWorld) { w.start(); w.sleep(d); then(w) }
+	}
 	for name, reach := range map[string]func(w *treeWorld){
-		"at once":               func(*treeWorld) {},
-		"without a coordinator": func(w *treeWorld) { w.c.with(func() { w.c.coordinator = 0 }); w.sleep(3 * time.Second) },
-		"joined":                func(w *treeWorld) { w.sleep(2 * time.Second) },
-		"in a rebalance": func(w *treeWorld) {
-			w.sleep(2 * time.Second)
-			_ = w.tree.Rejoin(context.Background(), "a test")
+		"at once": (*treeWorld).start,
+		"without a coordinator": func(w *treeWorld) {
+			w.c.with(func() { w.c.coordinator = 0 }) // before it starts: one that has joined tries to leave for a while
+			w.start()
+			w.sleep(3 * time.Second)
 		},
-		"group dead":   func(w *treeWorld) { w.sleep(2 * time.Second); w.kill("group") },
-		"closed":       func(w *treeWorld) { w.sleep(2 * time.Second); _ = w.tree.Close(context.Background()) },
-		"many at once": func(w *treeWorld) { w.sleep(time.Second); go func() { _ = w.tree.Abandon(context.Background()) }() },
+		"joined":         started(2*time.Second, func(*treeWorld) {}),
+		"in a rebalance": started(2*time.Second, func(w *treeWorld) { _ = w.tree.Rejoin(context.Background(), "a test") }),
+		"group dead":     started(2*time.Second, func(w *treeWorld) { w.kill("group") }),
+		"closed":         started(2*time.Second, func(w *treeWorld) { _ = w.tree.Close(context.Background()) }),
+		"many at once":   started(time.Second, func(w *treeWorld) { go func() { _ = w.tree.Abandon(context.Background()) }() }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTree(t, func(w *treeWorld) {
 				w.c.topic("orders", 2, 8)
-				w.start()
 				reach(w)
 				_, took, _ := w.abandon(context.Background())
 				assert.Less(t, took, time.Second)
