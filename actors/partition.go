@@ -255,7 +255,7 @@ func (p *partition) rang(ctx actor.Context, m *alarmRang) {
 }
 
 // stop runs in Stopping: handlers are told, timers end, memory is given back. Whoever still runs keeps the gate closed.
-func (p *partition) stop(actor.Context) {
+func (p *partition) stop(ctx actor.Context) {
 	p.alarm.stop()
 	p.intake.alarm.stop()
 	p.handler.alarm.stop()
@@ -264,6 +264,7 @@ func (p *partition) stop(actor.Context) {
 	p.stallAlarm.stop()
 	p.mapAlarm.stop()
 	stopped := fmt.Errorf("%w: partition actor stopped", rebalance.ErrLost)
+	p.stoppedBeforeRelease(ctx, stopped)
 	if d := p.handler.delivery; d != nil {
 		d.halt()
 		d.end(stopped)
@@ -279,6 +280,19 @@ func (p *partition) stop(actor.Context) {
 	}
 	p.shared.slots.forget(p.self)
 	p.shared.memory.drop(partitionHolder(p.tp, p.epoch))
+}
+
+// stoppedBeforeRelease tells what the machine would have told, had the stop not overtaken that the partition was lost, or drained
+// for too long.
+func (p *partition) stoppedBeforeRelease(ctx actor.Context, stopped error) {
+	state := p.machine.State()
+	if state == rebalance.PartitionRevoked || state != rebalance.PartitionRevoking && !p.cell.lost.Load() {
+		return
+	}
+	if p.handler.delivery != nil || p.busy {
+		p.abandonHandler()
+	}
+	p.tellLost(ctx, stopped)
 }
 
 // feed steps the partition's machine and runs what it says.

@@ -258,3 +258,17 @@ func TestTree_AnActorThatComesWhileItsPartitionIsGivenUpHearsSo(t *testing.T) {
 		assert.Equal(t, []string{"orders-0 assigned 0", "orders-0 deliver 0", "orders-0 assigned 0", "orders-0 revoking"}, journal())
 	})
 }
+
+func TestTree_AnActorHearsLostThoughThePartitionsActorIsStoppedInTheDrain(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 1, 1)
+		journal := w.useActors(func(actor.Context, *Deliver) {})
+		w.start()
+		w.sleep(2 * time.Second)
+		go func() { _ = w.tree.Close(context.Background()) }()
+		w.sleep(time.Second)
+		w.kill("partition-orders-0-1")
+		w.sleep(time.Minute)
+		assert.Equal(t, []string{"orders-0 assigned 0", "orders-0 deliver 0", "orders-0 revoking", "orders-0 lost"}, journal())
+	})
+}

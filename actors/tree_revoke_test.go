@@ -243,3 +243,34 @@ func TestTree_APartitionWithoutALeaderWaitsAndTheOthersGoOn(t *testing.T) {
 		assert.Equal(t, upTo(0, 20), w.offsets(at(1)))
 	})
 }
+
+func TestTree_AHandlerThatRunsOnIsToldThoughThePartitionsActorIsStoppedInTheDrain(t *testing.T) {
+	for _, order := range allOrders {
+		t.Run(order.String(), func(t *testing.T) {
+			inTree(t, func(w *treeWorld) {
+				w.c.topic("orders", 1, 8)
+				w.settings.Registrations[0].Order, w.settings.Registrations[0].Workers = order, 1
+				w.settings.Registrations[0].KeyFunc = func(*kafka.Record) []byte { return nil }
+				release, _ := w.stuckAt(at(0), 5)
+				w.start()
+				w.sleep(time.Second)
+				closed := make(chan error, 1)
+				go func() { closed <- w.tree.Close(context.Background()) }()
+				w.sleep(time.Second)
+				w.kill("partition-orders-0-1")
+				closing, _ := errors.AsType[*CloseError](<-closed)
+				if assert.NotNil(t, closing) {
+					assert.Len(t, closing.Running, 1)
+				}
+				abandoned := eventsOf[event.HandlerAbandoned](w)
+				if assert.Len(t, abandoned, 1) {
+					assert.Equal(t, int64(5), abandoned[0].Offset)
+				}
+				assert.Empty(t, eventsOf[event.HandlerReturned](w))
+				close(release)
+				w.sleep(time.Second)
+				assert.Len(t, eventsOf[event.HandlerReturned](w), 1)
+			})
+		})
+	}
+}
