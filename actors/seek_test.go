@@ -327,11 +327,12 @@ func TestSeek_InsideOfAHandlerEndsItsContextAndDoesNotWait(t *testing.T) {
 			forEveryEngine(t, func(w *treeWorld, v *visits) {
 				w.c.topic("orders", 1, 20)
 				var once sync.Once
-				started := make(chan struct{})
+				started, marked := make(chan struct{}), make(chan int, 1)
 				v.set(func(ctx context.Context, r *kafka.Record) error {
 					<-started
 					if r.Offset == 10 {
 						once.Do(func() {
+							marked <- v.mark()
 							assert.NoError(w.t, w.tree.Seek(ctx, to, []kafka.TopicPartition{r.TopicPartition()}))
 							assert.ErrorIs(w.t, context.Cause(ctx), ErrSought)
 						})
@@ -342,9 +343,8 @@ func TestSeek_InsideOfAHandlerEndsItsContextAndDoesNotWait(t *testing.T) {
 				close(started)
 				w.sleep(5 * time.Second)
 				assert.Equal(w.t, int64(20), w.c.committedAt(at(0)))
-				begun := v.since(0, at(0))
-				assert.Equal(w.t, upTo(0, 20), distinct(begun))
-				assert.Equal(w.t, 2, count64(begun, 0))
+				// Other workers may be at any of the records before: what they have then is stale, and comes again with the rest.
+				assert.Equal(w.t, upTo(0, 20), distinct(v.since(<-marked, at(0))))
 				assert.Equal(w.t, 1, len(eventsOf[event.PositionReset](w))-1)
 			})
 		})
