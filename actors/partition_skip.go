@@ -59,6 +59,9 @@ func (p *partition) skip(ctx actor.Context, offset int64) (attempt int, err erro
 	p.settleMemory()
 	if p.parallel != nil {
 		p.retryAlarm()
+		if p.parallel.working() { // what was waited for with the record begins: a drain waits for that
+			p.work(ctx)
+		}
 	} else if d := p.handler.delivery; d != nil && (d.byActor || d.returned) && d.settledAll() {
 		p.settled(ctx, d)
 	}

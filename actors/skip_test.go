@@ -63,6 +63,36 @@ func TestSkip_EveryEngineGoesOnAtOnceWhereARecordHeldItUp(t *testing.T) {
 	}
 }
 
+// A lane that waited with its record goes on by the Skip alone: nothing new comes that would tell of it.
+func TestSkip_ADrainWaitsForWhatBeginsOnceARecordIsSkipped(t *testing.T) {
+	inTree(t, func(w *treeWorld) {
+		w.c.topic("orders", 1, 2)
+		reg := &w.settings.Registrations[0]
+		reg.Order, reg.Workers, reg.KeyFunc = OrderKey, 1, func(*kafka.Record) []byte { return []byte("one") }
+		reg.Restart.Backoff.Initial, reg.Restart.Backoff.Max = time.Hour, time.Hour
+		ended := errors.New("not yet")
+		w.setHandle(func(ctx context.Context, r *kafka.Record) error {
+			if r.Offset == 0 {
+				return errors.New("poison")
+			}
+			select {
+			case <-time.After(3 * time.Second):
+			case <-ctx.Done():
+			}
+			ended = ctx.Err()
+			return ctx.Err()
+		})
+		w.start()
+		w.sleep(2 * time.Second)
+		assert.NoError(t, w.skip(0))
+		w.sleep(time.Second)
+		assert.NoError(t, w.tree.Close(context.Background()))
+		assert.NoError(t, ended, "the handler had its time")
+		assert.Equal(t, int64(2), w.c.committedAt(at(0)))
+		assert.Empty(t, eventsOf[event.HandlerAbandoned](w))
+	})
+}
+
 func TestSkip_OfARecordAtWorkEndsItsContextAndWhatItsHandlerSaysChangesNothing(t *testing.T) {
 	for name, says := range map[string]error{"done": nil, "failed": errors.New("failed")} {
 		t.Run(name, func(t *testing.T) {

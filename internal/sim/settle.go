@@ -42,10 +42,10 @@ func (w *World) committedEnough(part int) bool {
 	case StrategyManual:
 		return w.committedOf(part) == kafka.NoOffset
 	case StrategyDemand, StrategyRecords:
-		// Its owner has all of it finished, and commits it on closing.
+		// Its owner has all of it finished, nothing that a user placed holds it back, and it is committed on closing.
 		return slices.ContainsFunc(w.slots, func(p *process) bool {
 			v := p.group.parts[part]
-			return v != nil && v.shell.tracker != nil && v.shell.tracker.Committable() == w.logs[part].end
+			return v != nil && v.shell.tracker != nil && v.shell.committable() == w.logs[part].end
 		})
 	case StrategyOpportunistic, StrategyEvery:
 	}

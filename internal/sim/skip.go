@@ -48,6 +48,10 @@ func (s *partitionShell) skip(offset int64) {
 	s.collect()
 	if s.engine != nil {
 		s.retryAlarm()
+		if !s.busy && s.engine.working() {
+			s.busy = true
+			s.feed(rebalance.DeliveryStarted{})
+		}
 	} else if d := s.delivery; d != nil && s.w.script.AnyOrder && d.running && d.open == 0 {
 		s.process.handlers.exit(d)
 		s.delivered(d)
