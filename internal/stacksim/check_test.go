@@ -233,6 +233,9 @@ func (w *world) checkMembers() {
 // mayOverlap reports whether the process of before had given the partition up or lost it, or was gone.
 func (w *world) mayOverlap(before, e *entry) bool {
 	p := before.p
+	if before.startSeq < e.startSeq && w.leftByHand(before, e) {
+		return true
+	}
 	if !p.died.IsZero() && !p.died.After(e.start) || p.closeErr != nil || !p.abandoned.IsZero() && !p.abandoned.After(e.start) {
 		return true
 	}
@@ -352,6 +355,17 @@ func (w *world) checkIsolation() {
 // moment is how long a record may wait in a calm history that moves members, at a partition that does not move.
 const moment = 2 * time.Second
 
+// stoodFor is the longest time in a span in which nothing of a partition was finished: one that has much to do may be behind.
+func stoodFor(ends []time.Time, from, to time.Time) (longest time.Duration) {
+	slices.SortFunc(ends, time.Time.Compare)
+	for _, end := range ends {
+		if end.After(from) && !end.After(to) {
+			longest, from = max(longest, end.Sub(from)), end
+		}
+	}
+	return longest
+}
+
 // checkCalm is G5 where nothing fails: what was handled is not handled again, however partitions move, and those that stay
 // with their member flow on.
 func (w *world) checkCalm() {
@@ -367,9 +381,13 @@ func (w *world) checkCalm() {
 	if w.plan.calm != calmMoves || !slices.Equal(w.plan.lists[0], []string{"cooperative-sticky"}) {
 		return
 	}
+	ends := make(map[kafka.TopicPartition][]time.Time)
+	for _, f := range first {
+		ends[f.tp] = append(ends[f.tp], f.end)
+	}
 	for s, r := range w.log {
 		f := first[s]
-		if f == nil || f.end.Sub(r.at) <= moment {
+		if f == nil || f.end.Sub(r.at) <= moment || stoodFor(ends[s.tp], r.at, f.end) <= moment {
 			continue
 		}
 		moved := slices.ContainsFunc(w.ledger.changes, func(c change) bool {

@@ -31,6 +31,7 @@ type move struct {
 	p                *process
 	tp               kafka.TopicPartition
 	startSeq, endSeq int
+	ended            time.Time
 	// to is where a seek goes, or the record that is skipped; from is what was committed when it was called.
 	from, to int64
 	// tenure is the ownership in which it was called, zero when it was over as the call returned.
@@ -161,7 +162,7 @@ func (w *world) endMove(m *move, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.noteLocked(m.p.name, m.kind+" returns", []any{m.tp, m.from, m.to, err})
-	m.endSeq, m.err = l.seq, err
+	m.endSeq, m.ended, m.err = l.seq, time.Now(), err
 	if m.p.tenure[m.tp] != m.tenure {
 		m.tenure = 0
 	}
@@ -224,6 +225,18 @@ func (w *world) movedBack(c commitSeen) bool {
 	})
 }
 
+// leftByHand reports whether a record was still with an asynchronous handler or an actor when a seek left its position, or when it
+// was skipped: nothing waits for those, a drain neither.
+func (w *world) leftByHand(before, e *entry) bool {
+	if kind := before.p.plan.kind; kind != "async" && kind != "actor" {
+		return false
+	}
+	return slices.ContainsFunc(w.ledger.moves, func(m *move) bool {
+		left := m.kind == actSeek && m.tp == before.tp || m.skips(before.spot)
+		return left && m.p == before.p && m.startSeq > before.startSeq && m.startSeq < e.startSeq
+	})
+}
+
 // checkSeeks: what is committed after a seek has returned was handled since, in the same ownership, from where it went on. What
 // is on its way as it returns may still arrive.
 func (w *world) checkSeeks() {
@@ -233,7 +246,7 @@ func (w *world) checkSeeks() {
 			continue
 		}
 		for _, c := range w.ledger.commits {
-			if c.p != m.p || c.tp != m.tp || c.tenure != m.tenure || c.seq < m.endSeq || in(w.late, c.at) || w.soughtAgain(m, c.seq) {
+			if c.p != m.p || c.tp != m.tp || c.tenure != m.tenure || !c.at.After(m.ended) || in(w.late, c.at) || w.soughtAgain(m, c.seq) {
 				continue
 			}
 			w.checkSought(m, c)

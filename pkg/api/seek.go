@@ -17,7 +17,8 @@ import (
 // context of the handler ends with actors.ErrSought, and acknowledgments are actors.ErrStale and counted as such. No commit of
 // it is sent after Seek has returned; one that is on its way to the coordinator may still be answered, and the new position
 // is committed after it, also where it is lower. Seek does not wait for handlers: the first record of the new position begins
-// when the call that runs has returned, whatever the order of the registration. What a handler failed at is forgotten with
+// when the call that runs has returned, whatever the order of the registration. Records that an asynchronous handler or an actor
+// still has then are not waited for, by a later drain neither: they should heed their context. What a handler failed at is forgotten with
 // its retries, a partition that was paused for it goes on, and so does one that had no position (event.PartitionFailed).
 //
 // A partition that has not started yet starts there, whatever is committed, or returned by [WithPositions]. A paused one
@@ -40,7 +41,8 @@ func (c *Consumer) Seek(ctx context.Context, to rebalance.StartPosition, partiti
 // up those behind it: one that fails and waits for its next try, one for which its partition or key is paused since the restart
 // budget is spent (those go on at once, with a full budget, and [Consumer.Healthy] with them), or one that a handler is at
 // work on. Then the context of the handler, which a batch or a delivery shares, ends with actors.ErrSkipped; whatever it says
-// of the record changes nothing, others come again if it fails, and the next record begins when the call has returned.
+// of the record changes nothing, others come again if it fails, and the next record begins when the call has returned. A record
+// that an asynchronous handler or an actor has is not waited for any more, by a drain neither: it should heed its context.
 //
 // The commit passes the record as if it was acknowledged: it is not delivered again. So that nothing is lost in silence, each
 // is counted (actors.PartitionStats.Skipped), logged, and told as event.RecordSkipped with the reason, which must not be
